@@ -174,6 +174,16 @@ fn loopback(criterion: &mut Criterion) {
                 .sum()
         });
     });
+    criterion.bench_function("a first such run, in a new state directory", |bencher| {
+        bencher.iter_custom(|count| {
+            (0..count)
+                .map(|_| {
+                    let state = tempfile::tempdir_in(temp.path()).unwrap();
+                    runtime.block_on(run_once(config.clone(), state.path(), server.clone()))
+                })
+                .sum()
+        });
+    });
 }
 
 criterion_group! {

@@ -16,7 +16,7 @@ use super::args::{AnswerArgs, ApprovalsArgs, DenyArgs};
 use super::call_view::{CallView, Extent, MARGIN};
 use super::client::Client;
 use super::context::Context;
-use super::error::CliError;
+use super::error::{CliError, ErrorKind};
 use super::output;
 use crate::agent::{ApprovalAnswer, ApprovalRequest, Approver};
 use crate::domain::PreflightItem;
@@ -63,7 +63,11 @@ async fn answer(
     // The daemon tells whether an approval that does not wait was decided.
     let id = found.map_or(name, |request| &request.approval_id);
     let body = json!({"approved": approved, "reason": reason});
-    let _: serde::de::IgnoredAny = client.post(&format!("/approvals/{id}"), &body).await?;
+    let posted = client.post::<serde::de::IgnoredAny>(&format!("/approvals/{id}"), &body).await;
+    posted.map_err(|error| match error.kind {
+        ErrorKind::NotFound => no_approval(name),
+        ErrorKind::Failed | ErrorKind::Usage | ErrorKind::NoDaemon => error,
+    })?;
     let of = found.map_or_else(String::new, |ApprovalRequest { tool, job, .. }| {
         format!(" (tool {tool} of job {job})")
     });
@@ -189,7 +193,8 @@ impl Approver for Terminal {
         output::note(&format!("\n{shown}"));
         let full = output::hanging(&described(&request, Extent::Full), MARGIN);
         let approved = self.yes_about("Run this?", &full).await;
-        ApprovalAnswer { approved, by: "terminal".to_owned(), reason: None }
+        let by = crate::process::person(nix::unistd::getuid().as_raw()).user;
+        ApprovalAnswer { approved, by, reason: None }
     }
 
     async fn preflight(&self, items: &[PreflightItem]) -> bool {
@@ -245,6 +250,18 @@ mod tests {
         assert!(futures_util::poll!(&mut asked).is_pending());
         hand_over(&b"n\n"[..], &sender);
         assert!(!asked.await);
+    }
+
+    #[tokio::test]
+    async fn an_answer_at_the_terminal_names_the_person() {
+        let (sender, lines) = mpsc::channel(1);
+        let terminal = Terminal::of(lines);
+        let asked = terminal.ask(request("a"));
+        tokio::pin!(asked);
+        assert!(futures_util::poll!(&mut asked).is_pending());
+        sender.send("y".to_owned()).await.unwrap();
+        let person = crate::process::person(nix::unistd::getuid().as_raw());
+        assert_eq!(asked.await.by, person.user);
     }
 
     fn request(approval_id: &str) -> ApprovalRequest {

@@ -206,7 +206,7 @@ pub(crate) struct BackfillArgs {
     /// End of the period (inclusive); must not be in the future
     #[arg(long, value_name = "TIME")]
     pub(crate) to: String,
-    /// Run the slots again that were missed, or whose runs failed or were interrupted
+    /// Instead, run the missed slots and those whose runs failed or were interrupted again
     #[arg(long)]
     pub(crate) again: bool,
 }

@@ -198,7 +198,7 @@ impl Client {
             Some(limit) if error.is_timeout() => {
                 let message = format!("the daemon did not answer within {} s", limit.as_secs());
                 CliError::failed(message)
-                    .hint("it may be frozen or overloaded; its state in `ps` and its log tell")
+                    .hint("it may be frozen or overloaded: look at it in `ps` and at its log")
             }
             _ => CliError::failed(format!("the daemon does not respond: {error}")),
         })?;
@@ -228,20 +228,20 @@ pub(crate) fn check_unused(context: &Context) -> Result<(), CliError> {
         LockHolder::Nobody => Ok(()),
         LockHolder::Process => {
             Err(CliError::failed(format!("another process uses {state}, but it does not answer"))
-                .hint("a daemon that starts or stops, or a verb such as `reindex`: try again"))
+                .hint("it starts or stops, or is a verb such as `reindex`: try again"))
         }
         LockHolder::Daemon(address) => {
             let (pid, socket) = (address.pid, address.socket.display());
             Err(CliError::failed(format!(
                 "the daemon {pid} uses {state}, but its control socket {socket} cannot be reached"
             ))
-            .hint("is it in another mount namespace? run this command where the daemon runs"))
+            .hint("run this command in the mount namespace of the daemon"))
         }
     }
 }
 
-/// Returns the holder of the lock of the state directory; nobody if the caller may not read it, as
-/// a member of the group of the socket.
+/// Returns the holder of the lock of the state directory; `Nobody` if the caller may not read the
+/// lock file, as a member of the group of the socket.
 fn lock_holder(context: &Context) -> Result<LockHolder, CliError> {
     match context.state().lock_holder() {
         Ok(holder) => Ok(holder),

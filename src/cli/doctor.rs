@@ -84,7 +84,8 @@ async fn unit(context: &Context) -> CheckItem {
             }
         },
         Ok(None) => Err("no daemon is running".to_owned()),
-        Err(error) => Err(error.message),
+        // A daemon may run that this user cannot ask.
+        Err(error) => return item("unit", false, error.message),
     };
     match (installed, daemon) {
         (Some(path), Ok(daemon)) => item("unit", true, format!("{}; {daemon}", path.display())),

@@ -97,7 +97,8 @@ impl LivePrinter {
         }
         self.streamed.push_str(piece);
         let answer = self.answer.get_or_insert_with(|| {
-            output::raw(self.renderer.margin().as_bytes());
+            let begin = self.renderer.answer_heading() + &self.renderer.margin();
+            output::raw(begin.as_bytes());
             self.renderer.wrap_text()
         });
         output::raw(answer.push(&for_terminal(piece)).as_bytes());

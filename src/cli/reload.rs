@@ -10,6 +10,9 @@ use super::error::CliError;
 use super::output;
 use super::pause::lost_pauses;
 
+/// The column in which a line goes on if the terminal is too narrow for it.
+const MARGIN: usize = 2;
+
 pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
     let answer: Value = Client::require(context)?.post("/reload", &json!({})).await?;
     let list = |key: &str| {
@@ -42,7 +45,8 @@ pub(crate) async fn reload(context: &Context) -> Result<ExitCode, CliError> {
             .map(|key| format!("`{key}` in config.yaml takes effect only after a restart\n"))
             .collect();
         let digest = digest.get(..8).unwrap_or(digest);
-        format!("configuration {digest} {what}\n{values}{widened}{lost}{restart}")
+        let text = format!("configuration {digest} {what}\n{values}{widened}{lost}{restart}");
+        output::hanging(&text, MARGIN)
     })?;
     if !is_changed && values.is_empty() {
         output::note(

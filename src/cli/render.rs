@@ -25,6 +25,9 @@ const GAP_MS: i64 = 1000;
 /// Columns to the left of the bar (`|`) that begins each line of a text.
 const TEXT_BAR: usize = 16;
 
+/// Columns that the time of an entry occupies, before its label.
+const LABEL: usize = 14;
+
 /// Columns that the time and the label of an entry occupy, before its text.
 const ENTRY: usize = 24;
 
@@ -36,7 +39,7 @@ pub(crate) struct Renderer {
     seen: Seen,
 }
 
-/// What the lines before said.
+/// Facts from the lines that were rendered before.
 #[derive(Default)]
 struct Seen {
     /// The day of the last heading.
@@ -70,6 +73,12 @@ impl Renderer {
         format!("{:TEXT_BAR$}{} ", "", self.paint("|", Tone::Faint))
     }
 
+    /// Returns the heading of an answer that arrives in pieces. It has no time, because the entry of
+    /// an answer has the time of its end.
+    pub(crate) fn answer_heading(&self) -> String {
+        format!("{:LABEL$}{}\n", "", self.paint("answer", Tone::Plain))
+    }
+
     /// Returns a wrapper for a text. The caller prints the margin of its first line.
     pub(crate) fn wrap_text(&self) -> Wrap {
         Wrap::new(self.width, self.margin(), TEXT_BAR + 2)
@@ -89,7 +98,7 @@ impl Renderer {
         shown
     }
 
-    /// Tells whether a text is that of the reply before.
+    /// Tells whether a text repeats the previous reply.
     pub(crate) fn repeats(&self, text: &str) -> bool {
         !text.trim().is_empty() && text == self.seen.answer
     }
@@ -239,7 +248,7 @@ impl Renderer {
         text.lines().map(line).collect()
     }
 
-    /// Renders a user turn. The loop's own question is not a person's task.
+    /// Renders a user turn. The question of the double confirmation is not shown as a task.
     fn input(&self, line: &RawLine) -> String {
         let text = |field: &str| line.event.get(field).and_then(Value::as_str).unwrap_or_default();
         let (word, tone, what) = match text("source") {
@@ -405,7 +414,7 @@ impl Renderer {
                 line,
                 "check",
                 Tone::Good,
-                &format!("all {} items ok", items.map_or(0, Vec::len)),
+                &format!("all {} ok", counted(items.map_or(0, Vec::len), "item")),
             )
         } else {
             self.entry(line, "check", Tone::Bad, &failed.join("; "))

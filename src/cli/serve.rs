@@ -228,7 +228,7 @@ impl Daemon {
         for run in recovery.ended.iter().filter(|run| run.began && !run.had_ended) {
             tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "marked a run as interrupted: its process had died");
         }
-        if owes_rebuild {
+        if owes_rebuild || recovery.owes_rebuild {
             index
                 .rebuild(host.state.clone())
                 .await

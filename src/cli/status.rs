@@ -43,8 +43,11 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
                 "               the files on disk cannot be loaded: `dutyd validate` shows why\n",
             ),
         }
-        for job in &report.config.widened {
-            out.push_str(&format!("               `{job}` gained rights at the last reload\n"));
+        let widened: Vec<String> =
+            report.config.widened.iter().map(|job| format!("`{job}`")).collect();
+        if !widened.is_empty() {
+            let jobs = widened.join(", ");
+            out.push_str(&format!("               {jobs} gained rights at the last reload\n"));
         }
         for line in lost_pauses(&report.config.paused_removed, &report.config.added) {
             out.push_str(&format!("               {line}\n"));

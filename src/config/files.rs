@@ -50,11 +50,16 @@ impl FileSet {
     pub fn of_directory(directory: &Path) -> Result<Self, ConfigError> {
         let name = directory.display().to_string();
         if let Err(error) = std::fs::read_dir(directory) {
+            let remedy = if error.kind() == std::io::ErrorKind::NotFound {
+                "run `dutyd init` to write starter files"
+            } else {
+                "run this command as root or as the user of the daemon"
+            };
             return Err(ConfigError::of_file(
                 name,
                 format!("the configuration directory cannot be read: {error}"),
             )
-            .with_hint("run `dutyd init` to write starter files, or name another directory with --config-dir"));
+            .with_hint(format!("{remedy}, or name another directory with --config-dir")));
         }
         let named = |name: String| Some(directory.join(name)).filter(|path| is_present(path));
         let mut misnamed: Vec<PathBuf> = named("config.yml".to_owned()).into_iter().collect();
@@ -443,5 +448,17 @@ mod tests {
         std::fs::write(dir.path().join("tools.d"), "x").unwrap();
         let error = FileSet::of_directory(dir.path()).unwrap_err();
         assert!(error.message.contains("the directory cannot be read"), "{error:?}");
+    }
+
+    #[test]
+    fn only_a_missing_directory_is_answered_with_init() {
+        let dir = tempfile::tempdir().unwrap();
+        let hint = |name: &str| {
+            let error = FileSet::of_directory(&dir.path().join(name)).unwrap_err();
+            error.hint.unwrap_or_default()
+        };
+        assert!(hint("none").contains("dutyd init"));
+        std::fs::write(dir.path().join("file"), "").unwrap();
+        assert!(!hint("file").contains("dutyd init"));
     }
 }

@@ -20,13 +20,13 @@ const ZONES: &str = "usr/share/zoneinfo";
 pub struct LocalZone {
     /// The zone in effect.
     pub zone: Tz,
-    /// What determines `zone`.
+    /// The origin of `zone`.
     pub source: ZoneSource,
     /// The value of `TZ` if it is not the name of a zone. `source` then tells what replaces it.
     pub unknown_variable: Option<String>,
 }
 
-/// What determines the zone of this host.
+/// The origin of the zone of this host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ZoneSource {
     /// The variable `TZ`.
@@ -64,7 +64,7 @@ impl LocalZone {
             ZoneSource::Variable => "the variable TZ",
             ZoneSource::Localtime => "/etc/localtime",
             ZoneSource::NotConfigured => "the default of a host without /etc/localtime",
-            ZoneSource::Unknown => "a stand-in: the zone of /etc/localtime has no known name",
+            ZoneSource::Unknown => "a default: the zone of /etc/localtime has no known name",
         }
     }
 

@@ -10,7 +10,7 @@ use std::path::Path;
 const FIRST_BYTES: u64 = 256;
 
 /// Returns why the kernel does not start `path`, for people; `None` if it is not a script, or if we
-/// see no obstacle. Reads the begin of the file.
+/// see no obstacle. Reads the beginning of the file.
 #[must_use]
 pub(crate) fn launch_problem(path: &Path) -> Option<String> {
     let mut begin = Vec::new();
@@ -29,7 +29,7 @@ pub(crate) fn launch_problem(path: &Path) -> Option<String> {
     if line.ends_with(b"\r") {
         let last = text.trim_end().rsplit(' ').next()?;
         return Some(format!(
-            "its lines end as in Windows (CR LF), so that its first line names `{last}\\r`: convert it, for example with `sed -i 's/\\r$//' {}`",
+            "its lines end as in Windows (CR LF), so the kernel looks for `{last}\\r`: convert it, for example with `sed -i 's/\\r$//' {}`",
             path.display()
         ));
     }
@@ -49,8 +49,8 @@ mod tests {
             std::fs::write(&file, content).unwrap();
             launch_problem(&file).unwrap_or_default()
         };
-        assert!(problem(b"#!/bin/sh\r\nuptime\r\n").contains("names `/bin/sh\\r`"));
-        assert!(problem(b"#!/usr/bin/env bash\r\n").contains("names `bash\\r`"));
+        assert!(problem(b"#!/bin/sh\r\nuptime\r\n").contains("looks for `/bin/sh\\r`"));
+        assert!(problem(b"#!/usr/bin/env bash\r\n").contains("looks for `bash\\r`"));
         assert!(problem(b"uptime\n").contains("does not name an interpreter"));
         assert!(problem(b"").contains("does not name an interpreter"));
         assert!(problem(b"#!/usr/bin/python9\n").contains("`/usr/bin/python9` does not exist"));

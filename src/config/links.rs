@@ -63,7 +63,7 @@ mod tests {
 
     // proves CFG-6
     #[test]
-    fn whoever_can_replace_a_part_of_the_way_is_distrusted() {
+    fn a_file_that_other_users_could_replace_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let (root, data) = (dir.path(), dir.path().join("..2026"));
         std::fs::create_dir(&data).unwrap();

@@ -32,7 +32,10 @@ pub(super) fn of_key(place: &str, key: &str, value: Option<&Value>) -> Option<St
             let text = value.and_then(Value::as_str).unwrap_or("0 9 * * *");
             Some(format!("write `schedule: {}`", Value::from(text)))
         }
-        ("jobs.jobs[]", "interval") => Some("write `every: 10m`".to_owned()),
+        ("jobs.jobs[]", "interval") => {
+            let span = value.and_then(duration).unwrap_or_else(|| "10m".to_owned());
+            Some(format!("write `every: {span}`"))
+        }
         ("jobs.jobs[]", key) if LIMITS.contains(&key) => {
             let value = value.filter(|value| value.is_number() || value.is_string());
             let value = value.map_or("…".to_owned(), |value| match value {

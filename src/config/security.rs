@@ -264,7 +264,7 @@ pub(crate) fn paths(
             "must be absolute, or begin with `~/`"
         } else if path.components().any(|part| part == std::path::Component::ParentDir) {
             "must not contain `..`"
-        } else if text.contains(['*', '?', '[']) && path.symlink_metadata().is_err() {
+        } else if text.contains(['*', '?', '[', '{']) && path.symlink_metadata().is_err() {
             // A path is not a pattern, so this one would match nothing (POL-11).
             "does not exist, and a pattern matches nothing here: name the directory"
         } else {

@@ -13,7 +13,7 @@ const OPERATORS: &[&str] = &[
 ];
 
 /// Characters that a line without a shell must not contain outside of quotes.
-const SPECIAL: [char; 11] = ['|', '&', ';', '<', '>', '$', '`', '(', ')', '\\', '\n'];
+const SPECIAL: [char; 13] = ['|', '&', ';', '<', '>', '$', '`', '(', ')', '\\', '\n', '*', '?'];
 
 /// Splits a command line into words as a shell would, and leaves placeholders whole. Returns `None`
 /// if the line needs a shell.
@@ -50,17 +50,35 @@ pub(super) fn split(line: &str) -> Option<Vec<String>> {
 /// Returns the keys of a tool that starts this command line.
 pub(super) fn keys_for(line: &str) -> String {
     match split(line).as_deref() {
-        Some([program, args @ ..]) => format!("write `cmd: {program}` and `args: {}`", list(args)),
-        _ => through_a_shell(line),
+        Some([program, args @ ..]) if !program.contains('=') => {
+            format!("write `cmd: {program}` and `args: {}`", list(args))
+        }
+        Some(_) | None => through_a_shell(line),
     }
 }
 
 fn through_a_shell(line: &str) -> String {
+    let script = "write the line into a script and its path into `cmd`";
+    // A parameter must not supply a part of the code that a shell runs (ARG-13).
+    if line.contains("{{") {
+        return format!("{script}, and its parameters into `args`");
+    }
     let args = ["-c".to_owned(), line.to_owned()];
-    format!(
-        "write the line into a script and its path into `cmd`, or write `cmd: bash` and `args: {}`",
-        list(&args)
-    )
+    format!("{script}, or write `cmd: bash` and `args: {}`", list(&args))
+}
+
+/// Tells whether an argument is a redirection, such as `2>/dev/null` or `>>out`.
+fn is_redirection(arg: &str) -> bool {
+    let rest = arg.trim_start_matches(|c: char| c.is_ascii_digit() || c == '&');
+    let has_source = rest.len() < arg.len() && rest.starts_with('>');
+    has_source || [">/", ">>", ">&", "</"].iter().any(|begin| rest.starts_with(begin))
+}
+
+/// Tells whether an argument is a path with a pattern that a shell would replace by names. Options
+/// such as `--exclude` take a pattern, and `find` interprets it itself.
+fn is_path_pattern(base: &str, before: Option<&String>, arg: &str) -> bool {
+    let takes_pattern = base == "find" || before.is_some_and(|before| before.starts_with("--"));
+    arg.starts_with('/') && arg.contains(['*', '?']) && !takes_pattern
 }
 
 /// Formats a list for YAML.
@@ -98,7 +116,11 @@ pub(super) fn problems(
                 format!("`{arg}` is passed as it is: a template only replaces `{{{{name}}}}`"),
                 "write arguments that depend on a parameter under `optional_args`".to_owned(),
             )
-        } else if arg.contains("$(") || arg.matches('`').count() > 1 {
+        } else if arg.contains("$(")
+            || arg.matches('`').count() > 1
+            || is_redirection(arg)
+            || is_path_pattern(base, at.checked_sub(1).and_then(|before| args.get(before)), arg)
+        {
             (as_it_is(arg), through_a_shell(&line()))
         } else {
             (as_it_is(arg), path_for(arg, environment)?)
@@ -164,9 +186,11 @@ mod tests {
             "df -h | grep x",
             r#"write the line into a script and its path into `cmd`, or write `cmd: bash` and `args: ["-c", "df -h | grep x"]`"#,
         );
-        for line in ["echo $HOME", "a 'b", "a > b", "x \"$y\"", ""] {
+        for line in ["echo $HOME", "a 'b", "a > b", "x \"$y\"", "", "ls *.log", "A=1 make"] {
             assert!(keys_for(line).contains("cmd: bash"), "{line}");
         }
+        let with_parameter = keys_for("cat {{file}} | sort");
+        assert!(with_parameter.contains("its parameters into `args`"), "{with_parameter}");
     }
 
     #[test]
@@ -179,6 +203,8 @@ mod tests {
         assert_eq!(places("kubectl", &["get", "pods", "|", "grep", "x"]), ["/args/2"]);
         assert_eq!(places("cat", &["$HOME/a", "~/b", "--file=~/c", "~", "$LOG_DIR/d"]).len(), 5);
         assert_eq!(places("touch", &["{% if x %}-v{% endif %}", "b-$(date +%F).tar"]).len(), 2);
+        assert_eq!(places("cat", &["/var/log/*.log", "2>/dev/null", ">>/tmp/out"]).len(), 3);
+        assert_eq!(places("du", &["-sh", "/srv/*"]), ["/args/1"]);
         for (program, args) in [
             ("bash", &["-c", "ls | wc -l"][..]),
             ("/usr/bin/awk", &["{print $NF}"]),
@@ -186,6 +212,9 @@ mod tests {
             ("grep", &["a|b$", "file~"]),
             ("jq", &[".a | .b", "$x"]),
             ("git", &["show", "HEAD~1", "HEAD~"]),
+            ("find", &["/srv", "-path", "/srv/*"]),
+            ("rsync", &["--exclude", "/tmp/*", "a", "b"]),
+            ("dpkg", &["--compare-versions", "1", "ge", ">2"]),
         ] {
             assert_eq!(places(program, args), [""; 0], "{program} {args:?}");
         }

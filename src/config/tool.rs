@@ -282,29 +282,26 @@ fn timeout(raw: &RawTool, diagnostics: &mut Diagnostics) -> Option<Duration> {
 
 fn program(cmd: &str, environment: &Environment, diagnostics: &mut Diagnostics) -> Program {
     let path = environment.find_program(cmd);
+    // A file name with blanks is rare, a command line in this place is not.
+    let is_line = cmd.contains(char::is_whitespace) || shell_syntax::split(cmd).is_none();
+    let hint = is_line.then(|| {
+        let keys = shell_syntax::keys_for(cmd);
+        format!("dutyd uses no shell, and `cmd` is only the program: {keys}")
+    });
+    let pointer = "/cmd".to_owned();
     if cmd.contains('/') && !environment.expand_home(cmd).is_absolute() {
-        diagnostics.error(
-            "/cmd",
-            format!(
-                "`{cmd}` is a relative path: use the name of a program in PATH, or an absolute path"
-            ),
+        let message = format!(
+            "`{cmd}` is a relative path: use the name of a program in PATH, or an absolute path"
         );
+        diagnostics.errors.push(Diagnostic { pointer, message, hint });
     } else if cmd.contains("{{") {
-        diagnostics
-            .error("/cmd", "`cmd` must not contain a parameter: the program is fixed".to_owned());
+        let message = "`cmd` must not contain a parameter: the program is fixed".to_owned();
+        diagnostics.errors.push(Diagnostic { pointer, message, hint });
     } else if path.is_none() {
         let message = format!(
             "`{cmd}` was not found, so the tool is not offered to models and its calls fail"
         );
-        // A file name with blanks is rare, a command line in this place is not.
-        let is_line = cmd.contains(char::is_whitespace) || shell_syntax::split(cmd).is_none();
-        let hint = is_line.then(|| {
-            format!(
-                "dutyd uses no shell, and `cmd` is only the program: {}",
-                shell_syntax::keys_for(cmd)
-            )
-        });
-        diagnostics.warnings.push(Diagnostic { pointer: "/cmd".to_owned(), message, hint });
+        diagnostics.warnings.push(Diagnostic { pointer, message, hint });
     } else if let Some(problem) = path.as_deref().and_then(launch_problem) {
         diagnostics.warn("/cmd", format!("`{cmd}` cannot start: {problem}"));
     }

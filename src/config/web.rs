@@ -84,6 +84,14 @@ impl AllowedHost {
     /// Returns why a valid entry opens nothing, and the entry to write; `None` if it opens
     /// something.
     fn opens_nothing(&self) -> Option<Diagnostic> {
+        if let Named::Exactly(Host::Domain(name)) = &self.named
+            && name == "localhost"
+            && !self.internal
+        {
+            let message = "`localhost` is this host, which a plain entry does not open";
+            let hint = "write `{host: localhost, internal: true}`";
+            return Some(Diagnostic::new("", message).with_hint(hint));
+        }
         let address = match &self.named {
             Named::Exactly(Host::Ipv4(address)) => IpAddr::from(*address),
             Named::Exactly(Host::Ipv6(address)) => IpAddr::from(*address),
@@ -274,6 +282,9 @@ mod tests {
         assert_eq!(hint("0x7f.1", false), write("127.0.0.1"));
         assert_eq!(hint("::1", false), write("::1"));
         assert_eq!(hint("0.0.0.0", true), Some(None));
+        let local = "write `{host: localhost, internal: true}`".to_owned();
+        assert_eq!(hint("localhost", false), Some(Some(local)));
+        assert_eq!(hint("localhost", true), None);
         for (text, internal) in [("10.0.0.5", true), ("8.8.8.8", false), ("a.example", false)] {
             assert_eq!(hint(text, internal), None, "{text}");
         }

@@ -5,12 +5,39 @@ use serde_json::Value;
 
 use super::location::Location;
 
-/// What a value without quotes must not begin with.
+/// Characters with which a value without quotes must not begin.
 const NEED_QUOTES: [&str; 6] = ["*", "@", "`", "%", "{{", "{%"];
 
 /// Returns the place and the description of the slip behind an error; `None` if we see no slip.
 pub(super) fn explain(text: &str, noticed: Location) -> Option<(Location, String)> {
-    blank(text, noticed).or_else(|| unquoted(text, noticed))
+    blank(text, noticed).or_else(|| unquoted(text, noticed)).or_else(|| colon(text, noticed))
+}
+
+/// Finds a value without quotes in which a colon would begin another mapping.
+fn colon(text: &str, noticed: Location) -> Option<(Location, String)> {
+    let line = text.lines().nth(noticed.line.checked_sub(1)?)?;
+    let (at, _) = line.char_indices().nth(noticed.column.checked_sub(1)?)?;
+    let (before, rest) = line.split_at_checked(at)?;
+    let (head, begin) = before.rsplit_once(": ")?;
+    let key = head.rsplit([' ', '{', '[', ',']).next()?;
+    let is_plain = !begin.trim_start().starts_with(['"', '\'', '[', '{', '|', '>', '&', '*', '!']);
+    let is_key = !key.contains(['"', '\'']) && !head.contains('#');
+    if !is_plain || !is_key || !(rest == ":" || rest.starts_with(": ")) {
+        return None;
+    }
+    let value = of_value(line.get(head.len() + 2..)?, head.contains(['[', '{'])).trim_start();
+    let place = Location { line: noticed.line, column: head.chars().count() + 3 };
+    let written = quoted(value);
+    Some((place, format!("a value with a colon needs quotes: write `{key}: {written}`")))
+}
+
+/// Returns a value in the quotes that need the fewest escapes.
+fn quoted(value: &str) -> String {
+    if value.contains(['"', '\\']) {
+        format!("'{}'", value.replace('\'', "''"))
+    } else {
+        Value::from(value).to_string()
+    }
 }
 
 /// Finds a blank other than a space before a key, or between a key and its value.
@@ -53,11 +80,7 @@ fn unquoted(text: &str, noticed: Location) -> Option<(Location, String)> {
     if first.strip_prefix('*').is_some_and(is_alias) {
         return None;
     }
-    let quoted = if value.contains(['"', '\\']) {
-        format!("'{}'", value.replace('\'', "''"))
-    } else {
-        Value::from(value).to_string()
-    };
+    let quoted = quoted(value);
     let key = before.strip_suffix(": ").and_then(|key| key.rsplit([' ', '{', '[', ',']).next());
     let line = key.map_or(quoted.clone(), |key| format!("{key}: {quoted}"));
     let begin: String = value.chars().take(if value.starts_with('{') { 2 } else { 1 }).collect();
@@ -65,7 +88,7 @@ fn unquoted(text: &str, noticed: Location) -> Option<(Location, String)> {
     Some((place, format!("a value that begins with `{begin}` needs quotes: write `{line}`")))
 }
 
-/// Returns the value at the begin of `rest`, without what follows in the line.
+/// Returns the value at the beginning of `rest`, without a comment or further values behind it.
 fn of_value(rest: &str, is_in_brackets: bool) -> &str {
     let value = match rest.split_once(" #") {
         Some((value, _)) => value,
@@ -113,6 +136,17 @@ mod tests {
             "a value that begins with `{{` needs quotes: write `p: \"{{x}} hi\"`",
         );
         check("a: *b\n", (1, 4), "while parsing node, found unknown anchor");
+    }
+
+    #[test]
+    fn a_colon_in_a_value_without_quotes_is_answered_with_the_line() {
+        let message = "a value with a colon needs quotes: write `p: \"Look: at it\"`";
+        check("j:\n  p: Look: at it\n", (2, 6), message);
+        check("j:\n  - p: Look: at it # now\n", (2, 8), message);
+        let said = "a value with a colon needs quotes: write `p: 'Say \"a: b\"'`";
+        check("p: Say \"a: b\"\n", (1, 4), said);
+        let said = "a value with a colon needs quotes: write `p: \"c: d\"`";
+        check("a: [{n: b, p: c: d}]\n", (1, 15), said);
     }
 
     #[test]

@@ -118,7 +118,7 @@ pub enum CommandError {
     #[error("cannot start a run without writing the ledger: {0}")]
     Unrecorded(String),
     /// The index cannot be read, so it is unknown which runs failed.
-    #[error("cannot tell which runs failed: {0}")]
+    #[error("cannot determine which runs failed: {0}")]
     NoIndex(String),
     /// The end of a queued run cannot be recorded, so the run stays in the queue.
     #[error("cannot cancel a queued run without writing the ledger: {0}")]

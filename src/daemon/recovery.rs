@@ -3,6 +3,7 @@
 //!
 //! *Source*: `docs/design/architecture.md`, "Crash".
 
+mod bound;
 mod index;
 mod lost;
 mod restored;
@@ -24,8 +25,9 @@ use crate::store::{
     last_line, read_lines, verify,
 };
 use crate::text::redact::Redactor;
+pub(super) use bound::keep_clean;
 pub use index::repair_index;
-use lost::{foreign_locks, keep_clean_start, lock_lost, unreadable_rows};
+use lost::{foreign_locks, foreign_to_runs, lock_lost, settle_cancellations, unreadable_rows};
 pub use restored::{Restored, restore_ledger};
 use resumable::{DaemonTimes, decide, resumptions, worked};
 
@@ -59,8 +61,10 @@ pub struct Recovery {
     pub resumable: Vec<Resumable>,
     /// The runs that could neither continue nor end, with the error; they stay open.
     pub failed: BTreeMap<RunId, String>,
-    /// What could not be read in the state directory, a sentence each, for `status`.
+    /// A sentence for each part of the state directory that could not be read, for `status`.
     pub unreadable: Vec<String>,
+    /// Whether the caller must rebuild the index, because it lacks runs.
+    pub owes_rebuild: bool,
 }
 
 impl Recovery {
@@ -138,7 +142,8 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     let state = &host.state;
     let unreadable = unreadable_rows(host).await.map_err(io::Error::other)?;
     let mut abandoned = state.abandoned()?;
-    abandoned.extend(lock_lost(host).await.map_err(io::Error::other)?);
+    let lost = lock_lost(host).await.map_err(io::Error::other)?;
+    abandoned.extend(lost.locked);
     abandoned.sort_by(|(one, _), (other, _)| one.cmp(other));
     let run_ids: BTreeSet<String> =
         abandoned.iter().map(|(run_id, _)| run_id.to_string()).collect();
@@ -150,7 +155,9 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     if let Err(error) = state.clear_temporary().await {
         tracing::warn!(%error, "failed to clear the temporary directories of earlier runs");
     }
-    let mut recovery = Recovery { unreadable, ..Recovery::default() };
+    let owes_rebuild = lost.owes_rebuild;
+    let mut recovery = Recovery { unreadable, owes_rebuild, ..Recovery::default() };
+    recovery.unreadable.extend(lost.problems);
     for (run_id, lock) in abandoned {
         let is_alive = orphans.alive.contains(run_id.as_str());
         let facts = KnownFacts { is_alive, ..KnownFacts::default() };
@@ -161,7 +168,8 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
         run.resumption.killed = killed;
     }
     recovery.unreadable.extend(foreign_locks(host)?);
-    keep_clean_start(host).await.map_err(io::Error::other)?;
+    recovery.unreadable.extend(foreign_to_runs(host));
+    settle_cancellations(host, &recovery).await.map_err(io::Error::other)?;
     Ok(recovery)
 }
 
@@ -414,7 +422,7 @@ async fn interrupt_unverified(
     tracing::error!(%run_id, line, reason, "the record of an open run is broken; examine it with `dutyd verify`");
     let ledger = host.ledger.get().await?;
     ledger.dequeue(run_id.clone()).await?;
-    // What the run cost is unknown, so all that it reserved counts as spent.
+    // The cost of the run is unknown, so all that it reserved counts as spent.
     ledger.release(run_id.clone(), None).await?;
     let lines: Vec<ReadLine> = match run.map(|run| read_lines(&run.transcript())) {
         Some(Ok(lines)) => lines.map_while(Result::ok).collect(),

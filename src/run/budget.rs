@@ -4,7 +4,7 @@ use chrono::{DateTime, Utc};
 use chrono_tz::Tz;
 
 use super::host::{Host, RunError};
-use crate::config::Job;
+use crate::config::{Config, Job};
 use crate::domain::RunId;
 use crate::store::{DayBudget, DbError, Shortage};
 
@@ -76,6 +76,16 @@ pub async fn release_abandoned(host: &Host) -> Result<(), DbError> {
         }
     }
     Ok(())
+}
+
+/// Counts the daily budgets of today as spent, because their amounts are lost.
+///
+/// *Errors*: [`DbError`].
+pub async fn spend_budgets(config: &Config, host: &Host) -> Result<(), DbError> {
+    let now = host.clock.now();
+    let budgets = config.jobs.values().filter_map(|job| budgets_of(job, now));
+    let budgets = budgets.flat_map(|(budgets, _)| budgets).collect();
+    host.ledger.get().await?.spend_all(budgets).await
 }
 
 /// Ends the reservation of a run that did not begin.

@@ -153,8 +153,15 @@ fn state(host: &Host) -> CheckItem {
 /// Checks that other users cannot access the state directory or an entry directly in it. These can
 /// contain anything that tools have read.
 fn permissions(root: &Path) -> CheckItem {
+    let entries = match std::fs::read_dir(root) {
+        Ok(entries) => entries,
+        Err(error) => {
+            let said = format!("{} cannot be listed: {error}", root.display());
+            return unchecked("permissions", said);
+        }
+    };
     let open: Vec<String> = std::iter::once(root.to_path_buf())
-        .chain(std::fs::read_dir(root).into_iter().flatten().flatten().map(|entry| entry.path()))
+        .chain(entries.flatten().map(|entry| entry.path()))
         .filter_map(|path| {
             let meta = path.symlink_metadata().ok()?;
             let mode = meta.permissions().mode() & 0o777;
@@ -293,4 +300,15 @@ fn facts(model: &Model, remote: &Remote) -> String {
         if remote.api_key.is_some() { "with a key" } else { "without a key" },
         if model.price.is_some() { "price known" } else { "price unknown" },
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_directory_that_cannot_be_listed_is_not_ok() {
+        let dir = tempfile::tempdir().unwrap();
+        assert_eq!(permissions(&dir.path().join("none")).ok, None);
+    }
 }

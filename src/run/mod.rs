@@ -28,7 +28,7 @@ mod unit;
 
 pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};
-pub use budget::{millionths, over_budget, release_abandoned};
+pub use budget::{millionths, over_budget, release_abandoned, spend_budgets};
 pub use check::{CheckItem, CheckReport, check};
 pub use ended::{Ended, tools_used, unknown_effects};
 pub use execute::execute;

@@ -53,7 +53,7 @@ fn stop_timeout() -> Option<Duration> {
     stated(texts)
 }
 
-/// Returns the last timeout that unit files state; `None` if it is none or infinite.
+/// Returns the last timeout that unit files state; `None` if they state none, or an infinite one.
 fn stated(texts: impl IntoIterator<Item = String>) -> Option<Duration> {
     let mut timeout = None;
     for text in texts {

@@ -1,4 +1,4 @@
-//! What to write instead of schedules that other schedulers accept and dutyd rejects.
+//! Advice on schedules that other schedulers accept and dutyd rejects: what to write instead.
 
 /// Names of months and weekdays in an expression.
 const NAMES: [&str; 19] = [
@@ -21,7 +21,7 @@ pub(super) fn advise(text: &str, is_valid: impl Fn(&str) -> bool) -> Option<Stri
     }
     let nickname = format!("@{lower}");
     if !text.starts_with('@') && is_valid(&nickname) {
-        return Some(format!("write `{nickname}`"));
+        return Some(format!("write `schedule: \"{nickname}\"`"));
     }
     let zone = text.strip_prefix("CRON_TZ=").or_else(|| text.strip_prefix("TZ="));
     if let Some((zone, rest)) = zone.and_then(|zone| zone.split_once(char::is_whitespace)) {

@@ -471,8 +471,8 @@ mod tests {
         check("@every 1h30m", "write `every: 1h30m` instead");
         check("@reboot", "there is no such schedule");
         check("@noon", "use @yearly");
-        check("daily", "write `@daily`");
-        check("Midnight", "write `@midnight`");
+        check("daily", "write `schedule: \"@daily\"`");
+        check("Midnight", "write `schedule: \"@midnight\"`");
         check("CRON_TZ=Europe/Berlin 0 9 * * *", "write `timezone: Europe/Berlin` and");
         check("TZ=UTC 0 9 * * *", "`schedule: \"0 9 * * *\"`");
         check("0 9 * * * root /usr/bin/backup", "write only the time, `\"0 9 * * *\"`");

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use chrono::NaiveDate;
 use rusqlite::{Connection, params};
 
+use super::cells::ALL_SPENT;
 use super::db::DbError;
 use super::ledger::Ledger;
 use crate::domain::RunId;
@@ -99,6 +100,21 @@ impl Ledger {
                 }
             }
             Ok(None)
+        })
+        .await
+    }
+
+    /// Counts all of these budgets as spent, because their amounts are lost.
+    ///
+    /// *Errors*: [`DbError`]; nothing is then changed.
+    pub async fn spend_all(&self, budgets: Vec<DayBudget>) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            let mut spend = transaction
+                .prepare_cached("INSERT OR REPLACE INTO budget_days VALUES (?1, ?2, ?3)")?;
+            for budget in &budgets {
+                spend.execute(params![budget.scope(), budget.day.to_string(), ALL_SPENT])?;
+            }
+            Ok(())
         })
         .await
     }

@@ -55,7 +55,7 @@ impl SlotState {
     }
 }
 
-/// The disposition of a slot as the ledger has it. The word of a newer version is shown as it is.
+/// The disposition of a slot as the ledger has it. The word of a newer version is shown unchanged.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(transparent)]
 pub struct StateWord(String);

@@ -1,5 +1,6 @@
-//! `guards.json`: a second copy of what restricts jobs (pauses, accepted MCP tools, spent and reserved
-//! amounts), for the case that the ledger is lost or older than the file.
+//! `guards.json`: a second copy of what restricts (pauses, accepted MCP tools, spent and reserved
+//! amounts, runs that do not continue, decided plans), for the case that the ledger is lost, damaged or
+//! older than the file.
 //!
 //! Triggers of the ledger count each change of these tables in `meta`. [`GuardsFile::follow`] writes
 //! the file before the transaction with such a change is committed, so the file is never older than
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use super::cells::{ALL_SPENT, Cells};
 use super::db::set_aside;
 use super::files::write_atomic;
+use super::given_up::GivenUpRow;
 use super::run_dir::StateDir;
 
 /// The version of the format.
@@ -23,6 +25,12 @@ const VERSION: u32 = 1;
 /// The days of each daily budget that the file holds, newest first. A clock that is wrong for a moment
 /// adds a day, and today must stay.
 const DAYS: u32 = 8;
+
+/// The decided plans that the file holds, newest first.
+const DECIDED_PLANS: u32 = 500;
+
+/// The most changes that a ledger can have had. A higher revision is damage.
+const MAX_REVISION: i64 = 1 << 40;
 
 /// The ledger before it was opened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,10 +48,14 @@ pub(super) enum Life {
 pub enum Restrictions {
     /// The ledger itself.
     Own,
+    /// The ledger itself, because an earlier version wrote it, without `guards.json`.
+    First,
     /// The ledger itself, without a `guards.json` to compare it with.
     Unchecked,
     /// `guards.json`, which was newer than the ledger.
     Newer,
+    /// Both: one of them lacked what the other one had.
+    Merged,
     /// `guards.json`, because the ledger was lost.
     Restored,
     /// None: the ledger and `guards.json` were lost.
@@ -53,7 +65,7 @@ pub enum Restrictions {
 /// The result of opening a ledger.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LedgerFound {
-    /// Where a damaged ledger was moved.
+    /// The new path of a damaged ledger.
     pub aside: Option<PathBuf>,
     pub restrictions: Restrictions,
 }
@@ -74,16 +86,19 @@ pub(super) enum Lost {
     Pauses,
     /// The accepted MCP tools. A server without accepted tools then has none.
     McpPins,
+    /// Which runs do not continue, until the open runs have ended.
+    Cancellations,
 }
 
 impl Lost {
-    const ALL: [Self; 2] = [Self::Pauses, Self::McpPins];
+    const ALL: [Self; 3] = [Self::Pauses, Self::McpPins, Self::Cancellations];
 
     /// Returns the key in the table `meta`.
     fn key(self) -> &'static str {
         match self {
             Self::Pauses => "pauses_lost",
             Self::McpPins => "mcp_pins_lost",
+            Self::Cancellations => "cancellations_lost",
         }
     }
 
@@ -121,6 +136,10 @@ struct Guards {
     /// The newest [`DAYS`] of each budget.
     budget_days: Vec<DayRow>,
     reservations: Vec<ReservationRow>,
+    /// The runs that do not continue.
+    given_up: Vec<GivenUpRow>,
+    /// The states of the newest [`DECIDED_PLANS`] plans that do not wait, by plan.
+    decided_plans: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -200,8 +219,26 @@ impl Guards {
             })
         });
         let (budget_days, reservations) = (budget_days.collect(), reservations.collect());
-        let revision = revision(ledger)?;
-        Ok(Self { v: VERSION, revision, lost, pauses, mcp_pins, budget_days, reservations })
+        let given_up = GivenUpRow::read_all(ledger)?.unwrap_or_else(|| {
+            lose(Lost::Cancellations);
+            Vec::new()
+        });
+        let decided = "SELECT plan_id, state FROM plans WHERE state <> 'waiting'
+             ORDER BY created_at DESC, plan_id LIMIT ?1";
+        let decided = rows(ledger, decided, [DECIDED_PLANS])?.into_iter().filter_map(|row| {
+            Some((row.text("plan_id")?.to_owned(), row.text("state")?.to_owned()))
+        });
+        Ok(Self {
+            v: VERSION,
+            revision: revision(ledger)?,
+            decided_plans: decided.collect(),
+            lost,
+            pauses,
+            mcp_pins,
+            budget_days,
+            reservations,
+            given_up,
+        })
     }
 
     /// Replaces the restrictions of the ledger. Earlier days of the budgets stay.
@@ -228,6 +265,16 @@ impl Guards {
                 .prepare_cached("INSERT INTO reservations VALUES (?1, ?2, ?3, ?4)")?
                 .execute(params![row.run_id, row.scope, row.day, row.amount])?;
         }
+        ledger.execute("DELETE FROM given_up", [])?;
+        ledger.execute("DELETE FROM cancelled_runs", [])?;
+        for row in &self.given_up {
+            row.add(ledger)?;
+        }
+        for (plan_id, state) in &self.decided_plans {
+            ledger
+                .prepare_cached("UPDATE plans SET state = ?2 WHERE plan_id = ?1 AND state <> ?2")?
+                .execute(params![plan_id, state])?;
+        }
         for kind in Lost::ALL {
             match self.lost.contains(&kind) {
                 true => kind.mark(ledger)?,
@@ -238,9 +285,42 @@ impl Guards {
             .execute("UPDATE meta SET value = ?1 WHERE name = 'guards_revision'", [self.revision])
             .map(drop)
     }
+
+    /// Adds the restrictions that the ledger lacks. It keeps its own.
+    fn add_to(&self, ledger: &Connection) -> rusqlite::Result<()> {
+        for pause in &self.pauses {
+            ledger
+                .prepare_cached("INSERT OR IGNORE INTO pauses VALUES (?1, ?2, ?3)")?
+                .execute(params![pause.job, pause.paused_at, pause.note])?;
+        }
+        for (server, pins) in &self.mcp_pins {
+            ledger
+                .prepare_cached("INSERT OR IGNORE INTO mcp_pins VALUES (?1, ?2)")?
+                .execute(params![server, pins])?;
+        }
+        for row in &self.budget_days {
+            ledger
+                .prepare_cached(
+                    "INSERT INTO budget_days VALUES (?1, ?2, ?3)
+                     ON CONFLICT (scope, day) DO UPDATE SET amount = max(amount, ?3)",
+                )?
+                .execute(params![row.scope, row.day, row.amount])?;
+        }
+        for row in &self.given_up {
+            row.add(ledger)?;
+        }
+        for (plan_id, state) in &self.decided_plans {
+            ledger
+                .prepare_cached(
+                    "UPDATE plans SET state = ?2 WHERE plan_id = ?1 AND state = 'waiting'",
+                )?
+                .execute(params![plan_id, state])?;
+        }
+        self.lost.iter().try_for_each(|kind| kind.mark(ledger))
+    }
 }
 
-/// What the file holds.
+/// The content of `guards.json` at the start.
 enum Stored {
     Missing,
     /// It cannot be read, for this reason.
@@ -269,6 +349,12 @@ impl GuardsFile {
         life: Life,
     ) -> rusqlite::Result<Restrictions> {
         ledger.execute("INSERT OR IGNORE INTO meta VALUES ('guards_revision', 0)", [])?;
+        // With the lowest revision, the ledger takes what the file holds.
+        ledger.execute(
+            "UPDATE meta SET value = 0 WHERE name = 'guards_revision'
+             AND (typeof(value) <> 'integer' OR value NOT BETWEEN 0 AND ?1)",
+            [MAX_REVISION],
+        )?;
         let revision = revision(ledger)?;
         let found = match (life, self.load()) {
             (Life::Continued, Stored::Whole(guards)) if guards.revision > revision => {
@@ -280,11 +366,17 @@ impl GuardsFile {
                     Restrictions::Newer
                 }
             }
-            (Life::Continued, Stored::Whole(guards)) => {
-                if guards.revision < revision {
-                    self.write(ledger)?;
-                }
+            (Life::Continued, Stored::Whole(guards)) if guards == Guards::read(ledger)? => {
                 Restrictions::Own
+            }
+            // The file is written before the ledger, so one of them was damaged or replaced.
+            (Life::Continued, Stored::Whole(guards)) => {
+                match guards.revision == revision {
+                    true => guards.adopt(ledger)?,
+                    false => guards.add_to(ledger)?,
+                }
+                self.write(ledger)?;
+                Restrictions::Merged
             }
             (Life::Lost, Stored::Whole(guards)) => {
                 guards.adopt(ledger)?;
@@ -292,17 +384,21 @@ impl GuardsFile {
             }
             (life, stored) => {
                 self.move_unreadable(&stored);
-                if life == Life::Lost {
-                    for kind in Lost::ALL {
-                        kind.mark(ledger)?;
-                    }
-                }
+                let found = match (life, &stored) {
+                    (Life::New, _) => Restrictions::Own,
+                    (Life::Lost, _) => Restrictions::Gone,
+                    (Life::Continued, Stored::Missing) if revision == 0 => Restrictions::First,
+                    (Life::Continued, _) => Restrictions::Unchecked,
+                };
+                let lost: &[Lost] = match found {
+                    Restrictions::Gone => &Lost::ALL,
+                    // The ledger may be older than a cancellation.
+                    Restrictions::Unchecked => &[Lost::Cancellations],
+                    _ => &[],
+                };
+                lost.iter().try_for_each(|kind| kind.mark(ledger))?;
                 self.write(ledger)?;
-                match life {
-                    Life::Continued => Restrictions::Unchecked,
-                    Life::New => Restrictions::Own,
-                    Life::Lost => Restrictions::Gone,
-                }
+                found
             }
         };
         // An earlier start may have died before it could pause the jobs.
@@ -336,8 +432,13 @@ impl GuardsFile {
             Err(error) => return Stored::Unreadable(error.to_string()),
         };
         match serde_json::from_slice::<Guards>(&bytes) {
-            Ok(guards) if guards.v == VERSION => Stored::Whole(guards),
-            Ok(guards) => Stored::Unreadable(format!("its version {} is unknown", guards.v)),
+            Ok(guards) if guards.v != VERSION => {
+                Stored::Unreadable(format!("its version {} is unknown", guards.v))
+            }
+            Ok(guards) if !(0..=MAX_REVISION).contains(&guards.revision) => {
+                Stored::Unreadable(format!("its revision {} is damaged", guards.revision))
+            }
+            Ok(guards) => Stored::Whole(guards),
             Err(error) => Stored::Unreadable(error.to_string()),
         }
     }
@@ -398,8 +499,8 @@ mod tests {
     use chrono::{DateTime, NaiveDate, Utc};
 
     use super::*;
-    use crate::domain::RunId;
-    use crate::store::{DayBudget, DbError, Ledger, Pause, StateDir};
+    use crate::domain::{Person, Plan, PlanState, RunId};
+    use crate::store::{DayBudget, DbError, GivenUp, Ledger, Pause, StateDir};
 
     fn now() -> DateTime<Utc> {
         DateTime::from_timestamp(1_790_000_000, 0).unwrap()
@@ -496,6 +597,25 @@ mod tests {
         }
     }
 
+    // proves STATE-7
+    #[tokio::test]
+    async fn no_plan_waits_after_a_loss_of_what_was_decided() {
+        let home = tempfile::tempdir().unwrap();
+        let (ledger, _) = opened(home.path());
+        let plan = Plan {
+            plan_id: "p".to_owned(),
+            job: "j".to_owned(),
+            run_id: "p".to_owned(),
+            created_at: now(),
+            state: PlanState::Waiting,
+            steps: Vec::new(),
+            reads: Vec::new(),
+        };
+        ledger.add_plan(plan).await.unwrap();
+        ledger.pause_after_loss(Vec::new(), "lost".into(), now()).await.unwrap();
+        assert_eq!(ledger.claim_plan("p".into(), PlanState::Failed).await.unwrap(), None);
+    }
+
     // proves STATE-8
     #[tokio::test]
     async fn an_older_ledger_takes_newer_restrictions() {
@@ -514,6 +634,147 @@ mod tests {
         let (ledger, found) = opened(home.path());
         assert_eq!(found.restrictions, Restrictions::Newer);
         assert_eq!(pauses(&ledger).await, [pause("b")]);
+    }
+
+    /// Changes the ledger as damage does: without its triggers.
+    fn damage(root: &Path, sql: &str) {
+        let ledger = Connection::open(root.join("ledger.db")).unwrap();
+        let triggers: Vec<(String, String)> = ledger
+            .prepare("SELECT name, sql FROM sqlite_master WHERE type = 'trigger'")
+            .unwrap()
+            .query_map([], |row| Ok((row.get(0)?, row.get(1)?)))
+            .unwrap()
+            .map(Result::unwrap)
+            .collect();
+        for (name, _) in &triggers {
+            ledger.execute_batch(&format!("DROP TRIGGER {name}")).unwrap();
+        }
+        ledger.execute_batch(sql).unwrap();
+        triggers.iter().for_each(|(_, create)| ledger.execute_batch(create).unwrap());
+    }
+
+    /// Changes a key of the file.
+    fn set(root: &Path, key: &str, value: serde_json::Value) {
+        let file = root.join("guards.json");
+        let mut guards: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        guards[key] = value;
+        std::fs::write(file, guards.to_string()).unwrap();
+    }
+
+    // proves STATE-7
+    #[tokio::test]
+    async fn a_revision_that_is_none_does_not_keep_the_ledger_from_opening() {
+        for value in ["'twelve'", "x'00'", "-5", "9223372036854775807", "1.5"] {
+            let home = tempfile::tempdir().unwrap();
+            restricted(home.path()).await;
+            let sql = format!("UPDATE meta SET value = {value} WHERE name = 'guards_revision'");
+            damage(home.path(), &sql);
+            let (ledger, found) = opened(home.path());
+            assert_eq!(found.restrictions, Restrictions::Newer, "{value}");
+            ledger.pause(pause("b")).await.unwrap();
+            assert_eq!(pauses(&ledger).await, [pause("a"), pause("b")]);
+        }
+        for value in [serde_json::json!(i64::MAX), serde_json::json!(-5), serde_json::json!("12")] {
+            let home = tempfile::tempdir().unwrap();
+            restricted(home.path()).await;
+            set(home.path(), "revision", value);
+            let (ledger, found) = opened(home.path());
+            assert_eq!(found.restrictions, Restrictions::Unchecked);
+            ledger.pause(pause("b")).await.unwrap();
+            assert_eq!(pauses(&ledger).await, [pause("a"), pause("b")]);
+            assert!(home.path().join("guards.damaged.1").exists());
+        }
+    }
+
+    // proves STATE-7
+    #[tokio::test]
+    async fn a_row_that_vanished_from_the_ledger_still_restricts() {
+        for is_by_sql in [false, true] {
+            for sql in [
+                "DELETE FROM pauses; DELETE FROM mcp_pins; DELETE FROM budget_days",
+                "UPDATE pauses SET job = 'z'; UPDATE mcp_pins SET server = 'z'; UPDATE budget_days SET day = 'z'",
+            ] {
+                let home = tempfile::tempdir().unwrap();
+                restricted(home.path()).await;
+                match is_by_sql {
+                    false => damage(home.path(), sql),
+                    true => Connection::open(home.path().join("ledger.db"))
+                        .unwrap()
+                        .execute_batch(sql)
+                        .unwrap(),
+                }
+                let (ledger, found) = opened(home.path());
+                assert_eq!(found.restrictions, Restrictions::Merged, "{sql}");
+                assert!(pauses(&ledger).await.contains(&pause("a")), "{sql}");
+                let pins = ledger.read(|reader| reader.mcp_pins("files")).await.unwrap();
+                assert_eq!(pins.unwrap().len(), 1, "{sql}");
+                assert!(ledger.shortage(budget(50), 11).await.unwrap().is_some(), "{sql}");
+                drop(ledger);
+                let (_, found) = opened(home.path());
+                assert_eq!(found.restrictions, Restrictions::Own, "both agree again");
+            }
+        }
+    }
+
+    // proves STATE-7
+    #[tokio::test]
+    async fn a_cancellation_outlives_the_ledger() {
+        let home = tempfile::tempdir().unwrap();
+        let run_id = RunId::from_ulid(ulid::Ulid::generate());
+        let by = Person { uid: 7, user: "ann".to_owned() };
+        let cancelled = GivenUp::cancelled("ann had cancelled it".to_owned(), Some(by));
+        let (ledger, _) = opened(home.path());
+        ledger.give_up(run_id.clone(), cancelled.clone()).await.unwrap();
+        drop(ledger);
+        lose(home.path());
+        let given_up = async |ledger: &Ledger| {
+            let id = run_id.to_string();
+            ledger.read(move |reader| reader.given_up(&id)).await.unwrap()
+        };
+        let (ledger, _) = opened(home.path());
+        assert_eq!(given_up(&ledger).await, Some(cancelled));
+        assert!(!ledger.read(|reader| reader.are_cancellations_lost()).await.unwrap());
+        drop(ledger);
+        lose(home.path());
+        std::fs::remove_file(home.path().join("guards.json")).unwrap();
+        std::fs::write(home.path().join("ledger.db"), "no database ".repeat(900)).unwrap();
+        let (ledger, found) = opened(home.path());
+        assert_eq!(found.restrictions, Restrictions::Gone);
+        assert!(ledger.read(|reader| reader.are_cancellations_lost()).await.unwrap());
+        ledger.settle_cancellations().await.unwrap();
+        assert!(!ledger.read(|reader| reader.are_cancellations_lost()).await.unwrap());
+    }
+
+    // proves STATE-8
+    #[tokio::test]
+    async fn a_decided_plan_does_not_wait_again_in_an_older_ledger() {
+        let home = tempfile::tempdir().unwrap();
+        let plan = |plan_id: &str| Plan {
+            plan_id: plan_id.to_owned(),
+            job: "j".to_owned(),
+            run_id: plan_id.to_owned(),
+            created_at: now(),
+            state: PlanState::Waiting,
+            steps: Vec::new(),
+            reads: Vec::new(),
+        };
+        let (ledger, _) = opened(home.path());
+        for plan_id in ["applied", "waiting"] {
+            ledger.add_plan(plan(plan_id)).await.unwrap();
+        }
+        let copy = home.path().join("copy");
+        let reader = Connection::open(home.path().join("ledger.db")).unwrap();
+        reader.execute("VACUUM INTO ?1", [copy.display().to_string()]).unwrap();
+        drop(reader);
+        ledger.claim_plan("applied".to_owned(), PlanState::Failed).await.unwrap().unwrap();
+        drop(ledger);
+        lose(home.path());
+        std::fs::rename(&copy, home.path().join("ledger.db")).unwrap();
+        let (ledger, _) = opened(home.path());
+        let claim = |plan_id: &str| ledger.claim_plan(plan_id.to_owned(), PlanState::Failed);
+        assert_eq!(claim("applied").await.unwrap(), None);
+        assert!(claim("waiting").await.unwrap().is_some());
     }
 
     #[tokio::test]

@@ -90,11 +90,23 @@ impl Index {
         }
     }
 
-    /// Returns the ids of the runs in the index.
+    /// Returns the ids of the runs in the index, from the id `since` on (inclusive).
     ///
     /// *Errors*: [`DbError`].
-    pub async fn ids(&self) -> Result<HashSet<String>, DbError> {
-        self.db.write(|transaction| ids(transaction)).await
+    pub async fn ids(&self, since: String) -> Result<HashSet<String>, DbError> {
+        self.db.write(move |transaction| ids(transaction, &since)).await
+    }
+
+    /// Returns the highest id of a run before `id` (exclusive).
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn last_before(&self, id: String) -> Result<Option<String>, DbError> {
+        self.db
+            .write(move |transaction| {
+                let query = "SELECT max(run_id) FROM runs WHERE run_id < ?1";
+                transaction.query_row(query, [id], |row| row.get(0))
+            })
+            .await
     }
 
     /// Rebuilds the index from the transcripts; returns the number of runs in it. Keeps the row of
@@ -104,7 +116,7 @@ impl Index {
     pub async fn rebuild(&self, state: StateDir) -> Result<u64, DbError> {
         self.db
             .write(move |transaction| {
-                let mut left = ids(transaction)?;
+                let mut left = ids(transaction, "")?;
                 fill(transaction, &state, |run_id| {
                     left.remove(run_id);
                 })?;
@@ -273,9 +285,9 @@ impl Index {
     }
 }
 
-fn ids(connection: &Connection) -> rusqlite::Result<HashSet<String>> {
-    let mut query = connection.prepare("SELECT run_id FROM runs")?;
-    query.query_map([], |row| row.get(0))?.collect()
+fn ids(connection: &Connection, since: &str) -> rusqlite::Result<HashSet<String>> {
+    let mut query = connection.prepare("SELECT run_id FROM runs WHERE run_id >= ?1")?;
+    query.query_map([since], |row| row.get(0))?.collect()
 }
 
 fn forget(connection: &Connection, run_id: &str) -> rusqlite::Result<()> {

@@ -37,7 +37,7 @@ pub enum LockHolder {
     Daemon(DaemonAddress),
 }
 
-/// Where a daemon listens.
+/// The address of a daemon.
 ///
 /// *Shape*: `{"pid":4711,"socket":"/run/dutyd/control.sock"}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

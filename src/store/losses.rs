@@ -1,4 +1,4 @@
-//! What becomes of the thing for which an unreadable row of the ledger stood (STATE-7).
+//! Ends the runs, slots, pauses and budgets for which unreadable rows of the ledger stood: STATE-7.
 //!
 //! Each function returns the end for the operator. The row has left its table before.
 
@@ -13,7 +13,7 @@ use super::run_dir::StateDir;
 use super::run_summary::QueuedRun;
 use crate::domain::{RunId, StopReason, Trigger};
 
-/// What the end of a row needs to know.
+/// An unreadable row, and the facts that its end depends on.
 pub(super) struct Loss<'a> {
     pub(super) cells: &'a Cells,
     pub(super) why: &'a str,
@@ -46,7 +46,7 @@ fn end_run(connection: &Connection, run_id: RunId, loss: &Loss<'_>) -> rusqlite:
 pub(super) fn end_queued_run(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
     let cells = loss.cells;
     let Some(run_id) = run_of(cells) else {
-        return Ok("its run cannot be told; a slot of it is decided again".to_owned());
+        return Ok("its run is unknown; if it has a slot, that is decided again".to_owned());
     };
     if loss.state.has_begun(&run_id) {
         return Ok("its run has begun and has a record".to_owned());
@@ -80,7 +80,7 @@ pub(super) fn end_slot(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Re
         (cells.text("job"), cells.integer("epoch"), due_at)
     else {
         run_id.map_or(Ok(()), |run_id| end_run(connection, run_id, loss))?;
-        return Ok("its due time cannot be told, so `audit` may report a hole".to_owned());
+        return Ok("its due time is unknown, so `audit` may report a hole".to_owned());
     };
     let is_open = |word: &&str| matches!(*word, "queued" | "running");
     // An open slot whose run is known stays open: only what is shown is lost.
@@ -129,7 +129,7 @@ pub(super) fn keep_pause(connection: &Connection, loss: &Loss<'_>) -> rusqlite::
 
 pub(super) fn give_up_again(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
     let Some(run_id) = run_of(loss.cells) else {
-        return Ok("its run cannot be told".to_owned());
+        return Ok("its run is unknown".to_owned());
     };
     let reason = reason_of(loss);
     connection.execute(
@@ -139,9 +139,20 @@ pub(super) fn give_up_again(connection: &Connection, loss: &Loss<'_>) -> rusqlit
     Ok(format!("the run {run_id} does not continue"))
 }
 
+pub(super) fn keep_cancelled(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
+    let Some(run_id) = run_of(loss.cells) else {
+        return Ok("its run is unknown".to_owned());
+    };
+    connection.execute(
+        "INSERT OR IGNORE INTO cancelled_runs VALUES (?1, NULL, NULL)",
+        [run_id.as_str()],
+    )?;
+    Ok(format!("the run {run_id} stays cancelled, but by whom is unknown"))
+}
+
 pub(super) fn spend_budget(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
     let (Some(scope), Some(day)) = (loss.cells.text("scope"), loss.cells.text("day")) else {
-        return Ok("the amount of this day is lost".to_owned());
+        return Ok("the amount that was spent on a day is lost".to_owned());
     };
     connection.execute(
         "INSERT OR IGNORE INTO budget_days VALUES (?1, ?2, ?3)",
@@ -150,9 +161,25 @@ pub(super) fn spend_budget(connection: &Connection, loss: &Loss<'_>) -> rusqlite
     Ok(format!("the daily budget of {day} counts as spent"))
 }
 
+/// Raises the epoch to the highest of a schedule, because its row may have vanished. Returns the new
+/// epoch if that changed it.
+pub(super) fn raise_epoch(connection: &Connection) -> rusqlite::Result<Option<i64>> {
+    let raised = connection.execute(
+        "INSERT INTO meta SELECT 'epoch', highest FROM (SELECT max(epoch) AS highest FROM periods)
+         WHERE highest > 0 ON CONFLICT (name) DO UPDATE SET value = excluded.value WHERE excluded.value > value",
+        [],
+    )?;
+    if raised == 0 {
+        return Ok(None);
+    }
+    connection
+        .query_row("SELECT value FROM meta WHERE name = 'epoch'", [], |row| row.get(0))
+        .map(Some)
+}
+
 pub(super) fn restore_epoch(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
     if loss.cells.text("name") != Some("epoch") {
-        return Ok("it is unknown now".to_owned());
+        return Ok("its value is lost".to_owned());
     }
     let highest: i64 = connection.query_row(
         "SELECT max(coalesce((SELECT max(epoch) FROM slots), 0), coalesce((SELECT max(epoch) FROM periods), 0))",

@@ -14,6 +14,7 @@ mod expired_runs;
 #[cfg(feature = "faults")]
 pub(crate) mod faults;
 mod files;
+mod given_up;
 mod guards;
 mod identity;
 mod index;
@@ -48,6 +49,7 @@ pub use identity::Displaced;
 pub use index::{Index, RunFilter, all_runs};
 pub use ledger::{Ledger, LedgerReader, Period, SlotRow};
 pub use lock::{DaemonAddress, LockHolder, StateLock};
+pub use lost_runs::{UnlockedRuns, first_id};
 pub use pauses::{Pause, RunEnd};
 pub use plans::{Plans, UnreadablePlan};
 pub use queue::{EndFacts, GivenUp};

@@ -90,6 +90,24 @@ impl Ledger {
 }
 
 impl Ledger {
+    /// Sets plans to `failed` that wait although their records say that they were tried, because the
+    /// ledger is older. Returns their number.
+    ///
+    /// *Errors*: [`DbError`]; nothing is then changed.
+    pub async fn end_tried_plans(&self, plan_ids: Vec<String>) -> Result<usize, DbError> {
+        self.write(move |transaction| {
+            let mut update = transaction.prepare_cached(
+                "UPDATE plans SET state = 'failed' WHERE plan_id = ?1 AND state = 'waiting'",
+            )?;
+            let mut count = 0;
+            for plan_id in &plan_ids {
+                count += update.execute([plan_id])?;
+            }
+            Ok(count)
+        })
+        .await
+    }
+
     /// Stores the accepted tools of an MCP server: digests by name.
     ///
     /// *Errors*: [`DbError`].

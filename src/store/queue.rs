@@ -44,7 +44,7 @@ pub struct GivenUp {
 }
 
 impl GivenUp {
-    /// Returns the reason of a run that nobody cancelled.
+    /// Returns the end of a run that was not cancelled.
     #[must_use]
     pub fn interrupted(reason: String) -> Self {
         Self { reason, stop_reason: StopReason::Interrupted, by: None }
@@ -303,6 +303,22 @@ impl LedgerReader<'_> {
             take(row.get_ref(0)?.as_str()?);
         }
         Ok(())
+    }
+
+    /// Returns the highest id of a run before `id` (exclusive) whose record has an end in the ledger.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn last_record_end_before(&self, id: &str) -> rusqlite::Result<Option<String>> {
+        let query = "SELECT max(run_id) FROM record_ends WHERE run_id < ?1";
+        self.connection().query_row(query, [id], |row| row.get(0))
+    }
+
+    /// Returns the lowest id of a run that waits in the queue.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn oldest_queued(&self) -> rusqlite::Result<Option<String>> {
+        let query = "SELECT min(run_id) FROM queue WHERE ended_at IS NULL";
+        self.connection().query_row(query, [], |row| row.get(0))
     }
 
     /// Returns the queued runs, and those that ended while they were queued, newest first.

@@ -1,4 +1,4 @@
-//! What is restored of a lost or older ledger: the slots that ran. `guards.rs` restores what restricts.
+//! Restores the slots that ran in a lost or older ledger. `guards.rs` restores the restrictions.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, params};
@@ -66,6 +66,17 @@ impl Ledger {
         .await
     }
 
+    /// Forgets that cancellations are lost. Call it when every run that was open then has ended.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn settle_cancellations(&self) -> Result<(), DbError> {
+        self.write(|transaction| match Lost::Cancellations.is_marked(transaction)? {
+            true => Lost::Cancellations.unmark(transaction),
+            false => Ok(()),
+        })
+        .await
+    }
+
     /// Pauses these jobs because their pauses are lost; a paused job keeps its note. From now on, a
     /// server without accepted tools has none.
     ///
@@ -82,6 +93,8 @@ impl Ledger {
                     .prepare_cached("INSERT OR IGNORE INTO pauses VALUES (?1, ?2, ?3)")?
                     .execute(params![job, now.timestamp_millis(), note])?;
             }
+            // A person may have applied or discarded them.
+            transaction.execute("UPDATE plans SET state = 'failed' WHERE state = 'waiting'", [])?;
             Lost::McpPins.mark(transaction)?;
             Lost::Pauses.unmark(transaction)
         })
@@ -126,6 +139,13 @@ fn fold_in(transaction: &Connection, slot: &Slot, now: DateTime<Utc>) -> rusqlit
 }
 
 impl LedgerReader<'_> {
+    /// Tells whether a person may have cancelled an open run, and the cancellation is lost.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn are_cancellations_lost(&self) -> rusqlite::Result<bool> {
+        Lost::Cancellations.is_marked(self.connection())
+    }
+
     /// Returns when slots were restored. A slot that was due earlier may be in no schedule of the
     /// ledger.
     ///

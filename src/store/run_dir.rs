@@ -224,7 +224,7 @@ impl StateDir {
     /// Calls `take` with every run, oldest first, until it returns false. Holds only the runs of
     /// one day in memory.
     ///
-    /// *Errors*: a directory of runs cannot be read.
+    /// *Errors*: the first directory that cannot be read; `take` gets the runs in all others.
     pub fn each_run(&self, take: impl FnMut(&RunDir) -> bool) -> io::Result<()> {
         self.each_run_from(Path::new(""), take)
     }
@@ -237,13 +237,28 @@ impl StateDir {
     ) -> io::Result<()> {
         let runs = self.root.join("runs");
         let mut levels = vec![(runs.clone(), 0)];
+        let mut first: io::Result<()> = Ok(());
         while let Some((path, depth)) = levels.pop() {
-            if depth == 3 && path.strip_prefix(&runs).is_ok_and(|day| day < first_day) {
+            let from: PathBuf = first_day.components().take(depth).collect();
+            if path.strip_prefix(&runs).is_ok_and(|level| level < from.as_path()) {
                 continue;
             }
-            let mut names = match std::fs::read_dir(&path) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
-                entries => names(entries?)?,
+            let mut names = match std::fs::read_dir(&path).and_then(names) {
+                Ok(names) => names,
+                // `foreign_to_runs` reports a file in the place of a directory.
+                Err(error)
+                    if matches!(
+                        error.kind(),
+                        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+                    ) =>
+                {
+                    continue;
+                }
+                Err(error) => {
+                    let text = format!("{}: {error}", path.display());
+                    first = first.and(Err(io::Error::new(error.kind(), text)));
+                    continue;
+                }
             };
             names.sort_unstable();
             if depth == 3 {
@@ -258,7 +273,7 @@ impl StateDir {
             names.retain(|name| name.bytes().all(|b| b.is_ascii_digit()));
             levels.extend(names.into_iter().rev().map(|name| (path.join(name), depth + 1)));
         }
-        Ok(())
+        first
     }
 
     /// Creates the lock file of a run of this job and locks it for this process.

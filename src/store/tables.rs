@@ -77,6 +77,15 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE TRIGGER reservation_removed AFTER DELETE ON reservations BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
     ", "
         CREATE TABLE cancelled_runs (run_id TEXT PRIMARY KEY, uid INTEGER, user TEXT) WITHOUT ROWID;
+    ", "
+        CREATE INDEX plans_decided ON plans (created_at, plan_id, state) WHERE state <> 'waiting';
+        CREATE TRIGGER plan_added AFTER INSERT ON plans BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER plan_changed AFTER UPDATE ON plans BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER plan_removed AFTER DELETE ON plans BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER given_up_added AFTER INSERT ON given_up BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER given_up_removed AFTER DELETE ON given_up BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER cancelled_added AFTER INSERT ON cancelled_runs BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+        CREATE TRIGGER cancelled_removed AFTER DELETE ON cancelled_runs BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
     "],
 };
 

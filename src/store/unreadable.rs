@@ -13,7 +13,8 @@ use super::claim::SlotState;
 use super::db::DbError;
 use super::ledger::{Ledger, PERIOD_COLUMNS, SLOT_COLUMNS, moment_of, period, slot_row, time};
 use super::losses::{
-    Loss, end_queued_run, end_slot, give_up_again, keep_pause, restore_epoch, spend_budget,
+    Loss, end_queued_run, end_slot, give_up_again, keep_cancelled, keep_pause, raise_epoch,
+    restore_epoch, spend_budget,
 };
 use super::plans::{digests, plan};
 use super::queue::{QUEUE_COLUMNS, queued, record_end};
@@ -28,7 +29,7 @@ pub struct Unreadable {
     /// The columns that name the row, as JSON.
     key: String,
     why: String,
-    /// What became of the thing for which the row stood.
+    /// The end of the run, slot, pause or budget for which the row stood, for the operator.
     ending: String,
 }
 
@@ -94,7 +95,7 @@ const TABLES: &[Table] = &[
         read: read_period,
         moves: Moves::Aside,
         end: |_, _| {
-            Ok("its due times up to this start cannot be told, and no slot stands for them".to_owned())
+            Ok("its due times up to this start are unknown, and have no slots".to_owned())
         },
     },
     Table {
@@ -132,6 +133,19 @@ const TABLES: &[Table] = &[
         },
         moves: Moves::Aside,
         end: give_up_again,
+    },
+    Table {
+        name: "cancelled_runs",
+        key: &["run_id"],
+        columns: "run_id, uid, user",
+        filter: "true",
+        read: |row| {
+            let (_, _, _): (String, Option<u32>, Option<String>) =
+                (row.get(0)?, row.get(1)?, row.get(2)?);
+            Ok(())
+        },
+        moves: Moves::Aside,
+        end: keep_cancelled,
     },
     Table {
         name: "record_ends",
@@ -233,6 +247,12 @@ impl Ledger {
             for table in TABLES {
                 found.extend(table.sift(transaction, &state, now)?);
             }
+            found.extend(raise_epoch(transaction)?.map(|epoch| Unreadable {
+                table: "meta",
+                key: r#"{"name":"epoch"}"#.to_owned(),
+                why: "it is missing, or lower than the epoch of a schedule".to_owned(),
+                ending: format!("the epoch is {epoch}"),
+            }));
             Ok(found)
         })
         .await
@@ -296,6 +316,10 @@ fn read_slot(row: &Row<'_>) -> rusqlite::Result<()> {
 
 fn read_period(row: &Row<'_>) -> rusqlite::Result<()> {
     let period = period(row)?;
+    // Otherwise, the start would count due times of decades.
+    if period.settled < period.began || period.ended.is_some_and(|ended| ended < period.settled) {
+        return Err(unexpected(6, "its times are not in order"));
+    }
     Schedule::from_record(&period.schedule, &period.zone)
         .map(drop)
         .ok_or_else(|| unexpected(3, "the schedule is invalid"))
@@ -396,8 +420,8 @@ mod tests {
     #[tokio::test]
     async fn what_an_unreadable_row_stands_for_ends_with_the_reason() {
         let cases: &[(&str, &str, &str)] = &[
-            ("UPDATE queue SET run_id = x'00'", "queue", "cannot be told"),
-            ("UPDATE queue SET run_id = 'no id'", "queue", "cannot be told"),
+            ("UPDATE queue SET run_id = x'00'", "queue", "is unknown"),
+            ("UPDATE queue SET run_id = 'no id'", "queue", "is unknown"),
             ("UPDATE queue SET trigger = 'of_a_newer_version'", "queue", "interrupted"),
             ("UPDATE queue SET scheduled_for = 'noon'", "queue", "interrupted"),
             ("UPDATE queue SET request = x'ff'", "queue", "interrupted"),
@@ -413,16 +437,32 @@ mod tests {
             ("UPDATE slots SET reason = x'00' WHERE state = 'queued'", "slots", "stays `queued`"),
             ("UPDATE slots SET reason = x'00' WHERE state = 'ran'", "slots", "stays `ran`"),
             ("UPDATE slots SET decided_at = 'noon' WHERE state = 'ran'", "slots", "stays `ran`"),
-            ("UPDATE slots SET due_at = 'noon' WHERE state = 'ran'", "slots", "cannot be told"),
-            ("UPDATE slots SET due_at = 9223372036854775807 WHERE state = 'ran'", "slots", "told"),
+            ("UPDATE slots SET due_at = 'noon' WHERE state = 'ran'", "slots", "is unknown"),
+            (
+                "UPDATE slots SET due_at = 9223372036854775807 WHERE state = 'ran'",
+                "slots",
+                "is unknown",
+            ),
             ("UPDATE slots SET count = -1 WHERE state = 'ran'", "slots", "stays `ran`"),
-            ("UPDATE periods SET settled = 'noon'", "periods", "cannot be told"),
-            ("UPDATE periods SET schedule = '{}'", "periods", "cannot be told"),
-            ("UPDATE periods SET ended = 9223372036854775807", "periods", "cannot be told"),
+            ("UPDATE periods SET settled = 'noon'", "periods", "are unknown"),
+            ("UPDATE periods SET settled = 0", "periods", "are unknown"),
+            ("UPDATE periods SET ended = began - 1", "periods", "are unknown"),
+            ("UPDATE periods SET schedule = '{}'", "periods", "are unknown"),
+            ("UPDATE periods SET ended = 9223372036854775807", "periods", "are unknown"),
             ("UPDATE pauses SET paused_at = 'noon'", "pauses", "`p` stays paused"),
             ("UPDATE pauses SET job = x'00'", "pauses", "every job"),
             ("INSERT INTO failures VALUES ('j', 'two')", "failures", "begins again"),
-            ("INSERT INTO given_up VALUES ('no text', x'00')", "given_up", "cannot be told"),
+            ("INSERT INTO given_up VALUES ('no text', x'00')", "given_up", "is unknown"),
+            (
+                "INSERT INTO cancelled_runs VALUES ('01m8266a6bdtqp42bjvv982dj6', 'seven', 'ann')",
+                "cancelled_runs",
+                "stays cancelled",
+            ),
+            (
+                "INSERT INTO cancelled_runs VALUES ('no id', -1, 'ann')",
+                "cancelled_runs",
+                "is unknown",
+            ),
             ("INSERT INTO record_ends VALUES (x'00', 1, 'h')", "record_ends", "verify"),
             ("INSERT INTO reservations VALUES (x'00', '', 'd', 1)", "reservations", "spent"),
             ("INSERT INTO budget_days VALUES ('', 'd', -1)", "budget_days", "spent"),
@@ -431,7 +471,7 @@ mod tests {
             ("INSERT INTO plans VALUES ('a', 1, 'waiting', '{')", "plans", "cannot be applied"),
             ("INSERT INTO mcp_pins VALUES ('m', '[')", "mcp_pins", "accept"),
             ("INSERT INTO meta VALUES ('epoch', 'two')", "meta", "the epoch is 0"),
-            ("INSERT INTO meta VALUES ('started', 'noon')", "meta", "unknown"),
+            ("INSERT INTO meta VALUES ('started', 'noon')", "meta", "is lost"),
         ];
         for (sql, table, expected) in cases {
             let (_temp, state, ledger) = ledger().await;
@@ -458,6 +498,25 @@ mod tests {
             });
             let stays = ["plans", "mcp_pins"].contains(table);
             assert_eq!(aside.await.unwrap(), i64::from(!stays), "{sql}");
+        }
+    }
+
+    // proves STATE-7
+    #[tokio::test]
+    async fn an_epoch_that_vanished_is_not_the_first_one() {
+        for sql in ["DELETE FROM meta WHERE name = 'epoch'", "UPDATE meta SET value = 1"] {
+            let (_temp, state, ledger) = ledger().await;
+            ledger.begin_epoch(2, at(9), Vec::new(), at(5)).await.unwrap();
+            let record = (r#"{"cron":["0 3 * * *"]}"#).to_owned();
+            let schedules = vec![("j".to_owned(), record, "UTC".to_owned())];
+            ledger.set_schedules(2, schedules, Claim::default(), at(5)).await.unwrap();
+            let sql = format!("{sql}; UPDATE meta SET value = 0 WHERE name = 'guards_revision'");
+            ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();
+            let found = ledger.set_unreadable_aside(state, at(9)).await.unwrap();
+            let told = format!("{found:?}");
+            assert!(told.contains("the epoch is 2"), "{told}");
+            let epoch = ledger.read(|reader| reader.meta("epoch")).await.unwrap();
+            assert_eq!(epoch, Some(2));
         }
     }
 

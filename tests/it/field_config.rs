@@ -67,6 +67,7 @@ fn a_variable_that_is_no_zone_is_a_warning_with_the_zone_in_effect() {
     let place = place("tz-variable", &["jobs.yaml"]).with_env(&name, &value);
     let said = validated(&place, 0);
     contains(&said, &["warning: the variable TZ is `CST`", "`local` means ", " instead (from "]);
+    assert!(!said.contains("config.yaml:1:1"), "{said}");
 }
 
 #[test]
@@ -82,7 +83,7 @@ fn names_of_schedules_are_taken_or_answered() {
         "write `every: 1h30m` instead of `schedule`",
         "`@reboot` is not a cron expression: there is no such schedule",
         "`0 0 31 2 *` never comes due: without `schedule`, a job is only started by hand",
-        "write `@daily`",
+        "write `schedule: \"@daily\"`",
         "no user and no command: write only the time, `\"0 9 * * *\"`",
         "5 error(s)",
     ];
@@ -158,7 +159,7 @@ fn a_script_that_cannot_start_is_reported_with_its_cause() {
     let tools = text("tools-script-cannot-start", "tools.yaml");
     place.write("tools.yaml", &tools.replace("cmd: .", &format!("cmd: {}", scripts.display())));
     let causes = [
-        "its lines end as in Windows (CR LF), so that its first line names `/bin/bash\\r`",
+        "its lines end as in Windows (CR LF), so the kernel looks for `/bin/bash\\r`",
         "its first line does not name an interpreter",
         "its interpreter `/usr/bin/python9` does not exist",
     ];

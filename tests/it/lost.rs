@@ -163,6 +163,48 @@ fn an_older_ledger_repeats_no_slot() {
     drop(daemon);
 }
 
+// proves STATE-7
+#[test]
+fn a_start_without_both_databases_needs_no_descriptor_for_each_run() {
+    let place = place();
+    for _ in 0..3 {
+        assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
+    }
+    let one = place.kept().into_iter().find(|path| path.ends_with("transcript.jsonl")).unwrap();
+    let text = std::fs::read_to_string(&one).unwrap();
+    let run = one.parent().unwrap();
+    let run_id = run.file_name().unwrap().to_str().unwrap();
+    // The same moment, so the same day, with other random parts.
+    for number in 0..200 {
+        let other = format!("{}{number:06}", &run_id[..20]);
+        std::fs::create_dir(run.with_file_name(&other)).unwrap();
+        let path = run.with_file_name(&other).join("transcript.jsonl");
+        std::fs::write(path, text.replace(run_id, &other)).unwrap();
+    }
+    for name in ["ledger.db", "index.db"] {
+        files(&place, name).into_iter().for_each(|file| std::fs::remove_file(file).unwrap());
+    }
+    let daemon = place.serve_with_files(150);
+    let runs = || place.json(&["runs", "--job", "hand", "--limit", "500"]);
+    assert_eq!(runs().as_array().unwrap().len(), 203);
+    assert!(!place.log().contains("has lost its lock file"), "{}", place.log());
+    drop(daemon);
+}
+
+// proves STATE-7
+#[test]
+fn a_file_among_the_directories_of_runs_does_not_keep_the_daemon_from_starting() {
+    let place = place();
+    assert_eq!(place.dutyd(&["run", "hand"]).code, 0);
+    let runs = place.state().join("runs");
+    std::fs::write(runs.join("1999"), "x").unwrap();
+    let daemon = place.serve();
+    let degraded = place.json(&["status"])["degraded"].to_string();
+    assert!(degraded.contains("runs/1999 is not a directory of runs"), "{degraded}");
+    assert_eq!(place.json(&["runs", "--job", "hand"]).as_array().unwrap().len(), 1);
+    drop(daemon);
+}
+
 // proves STATE-8
 #[test]
 fn no_run_begins_while_the_state_directory_is_not_in_place() {

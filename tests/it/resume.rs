@@ -481,7 +481,7 @@ fn a_planned_run_whose_mode_cannot_be_read_does_not_continue() {
         let run = end_of(&place, &run_id);
         assert_eq!(run["outcome"], "interrupted", "{run}");
         let error = run["error"].as_str().unwrap();
-        let expected = mode.unwrap_or("does not tell whether it acts or plans");
+        let expected = mode.unwrap_or("does not say whether it acts or plans");
         assert!(error.contains(expected), "{error}");
         assert_eq!(made(&place), "look\n", "nothing was changed");
         drop(daemon);

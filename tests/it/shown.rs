@@ -84,6 +84,15 @@ fn every_format_shows_invisible_characters() {
 }
 
 #[test]
+fn a_streamed_answer_is_told_from_the_output_of_a_tool() {
+    let place = Place::new(&FILES);
+    let run = place.dutyd(&["run", "watch"]);
+    let lines: Vec<&str> = run.stdout.lines().collect();
+    let at = lines.iter().position(|line| line.trim() == "| web runs").unwrap();
+    assert_eq!(lines[at - 1].trim(), "answer", "{run:?}");
+}
+
+#[test]
 fn run_prints_the_answer_once() {
     let place = Place::new(&FILES);
     place.write("s.yaml", "steps: [{say: web runs}, {say: web runs}]\n");

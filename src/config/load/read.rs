@@ -20,7 +20,7 @@ impl Loader<'_> {
         if !self.trust_path(&self.set.directory) || self.trust == Trust::Given {
             return;
         }
-        // Who can write a directory above a link to the configuration can replace the link.
+        // A user who can write a directory above a link to the configuration can replace the link.
         let ways =
             [std::fs::canonicalize(&self.set.directory), std::path::absolute(&self.set.directory)];
         let problem = ways.iter().flatten().find_map(|way| {

@@ -24,7 +24,8 @@ impl Loader<'_> {
         if !is_used {
             return;
         }
-        let warning = match config {
+        // Without the key, no line of the file is the cause.
+        let warning = match config.filter(|_| default.is_some()) {
             Some(file) => file.document.error("/timezone", problem),
             None => ConfigError::of_file(self.set.directory.display().to_string(), problem),
         };

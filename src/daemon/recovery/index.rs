@@ -1,5 +1,6 @@
 //! Repairs the index after a crash between the end of a run and its row.
 
+use super::bound::{clean_since, first_id};
 use crate::domain::RunId;
 use crate::run::Host;
 use crate::store::DbError;
@@ -9,12 +10,21 @@ use crate::store::DbError;
 /// *Errors*: a database fails.
 pub async fn repair_index(host: &Host) -> Result<usize, DbError> {
     let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
-    let ended = ledger.read(|reader| {
+    let bound = first_id(clean_since(host).await?);
+    let before = bound.clone();
+    let last = ledger.read(move |reader| reader.last_record_end_before(&before)).await?;
+    // An older index may lack any run.
+    let since = match last > index.last_before(bound.clone()).await? {
+        true => String::new(),
+        false => bound,
+    };
+    let from = since.clone();
+    let ended = ledger.read(move |reader| {
         let mut ids = Vec::new();
-        reader.each_record_end("", |id| ids.push(id.to_owned()))?;
+        reader.each_record_end(&from, |id| ids.push(id.to_owned()))?;
         Ok(ids)
     });
-    let (ended, indexed) = (ended.await?, index.ids().await?);
+    let (ended, indexed) = (ended.await?, index.ids(since).await?);
     let missing = ended.into_iter().filter(|id| !indexed.contains(id));
     let missing: Vec<RunId> = missing.filter_map(|id| RunId::parse(&id).ok()).collect();
     let mut added = 0;

@@ -4,60 +4,63 @@
 use std::collections::HashSet;
 use std::io;
 
-use chrono::{DateTime, TimeDelta, Utc};
-
-use super::RecoveryError;
+use super::bound::{clean_since, first_id};
+use super::{Recovery, RecoveryError};
 use crate::domain::{Event, RunId};
 use crate::run::Host;
 use crate::store::{ReadLine, RunDir, RunLock, Unreadable, known, read_lines};
 
-/// The name in `meta` of the last start after which no run was open. Every open run began later.
-const CLEAN_SINCE: &str = "clean_since";
-
-/// How much the clock may have been wrong at the last clean start.
-const MARGIN: TimeDelta = TimeDelta::days(1);
+/// The runs that have no lock file and that neither database knows.
+#[derive(Default)]
+pub(super) struct LostLocks {
+    /// The open ones, now locked.
+    pub(super) locked: Vec<(RunId, RunLock)>,
+    /// Whether the index lacks runs that have ended.
+    pub(super) owes_rebuild: bool,
+    /// What could not be read, a sentence each.
+    pub(super) problems: Vec<String>,
+}
 
 /// Locks each run that has begun and not ended, and whose lock file is gone.
 ///
-/// *Errors*: a database or a directory of runs cannot be read, or a run cannot be locked.
-pub(super) async fn lock_lost(host: &Host) -> Result<Vec<(RunId, RunLock)>, RecoveryError> {
+/// *Errors*: a database cannot be read, or a run cannot be locked.
+pub(super) async fn lock_lost(host: &Host) -> Result<LostLocks, RecoveryError> {
     let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
-    let facts = ledger.read(|reader| {
+    let since = clean_since(host).await?;
+    let (first, from) = (first_id(since), first_id(since));
+    let ended = ledger.read(move |reader| {
         let mut ended = HashSet::new();
-        reader.each_record_end("", |id| {
+        reader.each_record_end(&from, |id| {
             ended.insert(id.to_owned());
         })?;
-        Ok((ended, reader.meta(CLEAN_SINCE)?))
+        Ok(ended)
     });
-    let (mut ended, clean_since) = facts.await?;
-    ended.extend(index.ids().await?);
-    let now = host.clock.now();
-    let since = clean_since.and_then(DateTime::from_timestamp_millis);
-    let since = since.map_or(DateTime::<Utc>::UNIX_EPOCH, |since| since.min(now) - MARGIN);
+    let mut ended = ended.await?;
+    ended.extend(index.ids(first).await?);
     let state = host.state.clone();
     let lost = tokio::task::spawn_blocking(move || state.unlocked_since(since, &ended));
-    let mut locked = Vec::new();
-    for run in lost.await.map_err(io::Error::other)?? {
+    let lost = lost.await.map_err(io::Error::other)?;
+    let mut found = LostLocks { owes_rebuild: lost.ended > 0, ..LostLocks::default() };
+    if lost.ended > 0 {
+        tracing::warn!(runs = lost.ended, "the ledger and the index lack runs that have ended");
+    }
+    if let Some(error) = lost.unreadable {
+        let problem = format!(
+            "a directory of runs cannot be read, so an open run in it does not end: {error}"
+        );
+        tracing::error!("{problem}");
+        found.problems.push(problem);
+    }
+    for run in lost.open {
         let run_id = run.run_id().clone();
         tracing::error!(%run_id, "an open run has lost its lock file; dutyd recovers it");
         let lock = host.state.lock_run(&run_id, &job_of(&run).unwrap_or_default())?;
-        locked.push((run_id, lock));
+        found.locked.push((run_id, lock));
     }
-    Ok(locked)
+    Ok(found)
 }
 
-/// Keeps the time of this start if no run is open.
-///
-/// *Errors*: the ledger or the lock files cannot be read or written.
-pub(super) async fn keep_clean_start(host: &Host) -> Result<(), RecoveryError> {
-    if host.state.has_open()? {
-        return Ok(());
-    }
-    let now = host.clock.now().timestamp_millis();
-    Ok(host.ledger.get().await?.set_meta(CLEAN_SINCE, now).await?)
-}
-
-/// Sets the rows of the ledger aside that cannot be read; returns a sentence for each.
+/// Sets aside the rows of the ledger that cannot be read; returns a sentence for each.
 ///
 /// *Errors*: the ledger fails.
 pub(super) async fn unreadable_rows(host: &Host) -> Result<Vec<String>, RecoveryError> {
@@ -70,7 +73,7 @@ pub(super) async fn unreadable_rows(host: &Host) -> Result<Vec<String>, Recovery
     Ok(rows.into_iter().map(report).collect())
 }
 
-/// Returns a sentence for each file beside the lock files that is none.
+/// Returns a sentence for each entry of `runs/open` that is not the lock file of a run.
 ///
 /// *Errors*: the lock files cannot be read.
 pub(super) fn foreign_locks(host: &Host) -> io::Result<Vec<String>> {
@@ -80,6 +83,31 @@ pub(super) fn foreign_locks(host: &Host) -> io::Result<Vec<String>> {
         problem
     };
     Ok(host.state.foreign_locks()?.into_iter().map(report).collect())
+}
+
+/// Forgets that cancellations are lost, once every run that may have been cancelled has ended.
+///
+/// *Errors*: the ledger fails.
+pub(super) async fn settle_cancellations(
+    host: &Host,
+    recovery: &Recovery,
+) -> Result<(), RecoveryError> {
+    if recovery.failed.is_empty() {
+        host.ledger.get().await?.settle_cancellations().await?;
+    }
+    Ok(())
+}
+
+/// Returns a sentence for each file that stands among the directories of runs.
+pub(super) fn foreign_to_runs(host: &Host) -> Vec<String> {
+    // `lock_lost` reports a directory that cannot be read.
+    let Ok(found) = host.state.foreign_to_runs() else { return Vec::new() };
+    let report = |path: std::path::PathBuf| {
+        let problem = format!("{} is not a directory of runs; remove it", path.display());
+        tracing::error!("{problem}");
+        problem
+    };
+    found.into_iter().map(report).collect()
 }
 
 /// Returns the job of a run by its first line; `None` if that cannot be read, which recovery reports.

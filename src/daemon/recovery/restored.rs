@@ -6,18 +6,19 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use chrono::{DateTime, Utc};
 
 use super::Resumable;
+use super::bound::{clean_since, first_id, keep_clean};
 use crate::config::Config;
 use crate::domain::{Event, RunId, StopReason, Trigger};
-use crate::run::Host;
+use crate::run::{Host, spend_budgets};
 use crate::store::{
     DbError, LedgerFound, ReadLine, Restrictions, RunDir, RunSummary, Slot, SlotState, StateDir,
     known, read_lines,
 };
 
-/// What was brought into the ledger.
+/// The result of restoring a ledger.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// What the operator must know, one sentence each.
+    /// A sentence about each loss, for the operator.
     pub problems: Vec<String>,
     /// For each job of an older ledger, the newest due time whose run was found. An earlier due time
     /// without a row was decided, but the decision is lost.
@@ -35,46 +36,72 @@ pub async fn restore_ledger(
     found: &LedgerFound,
 ) -> Result<Restored, DbError> {
     let is_blank = host.ledger.get().await?.is_blank().await?;
+    let unknown = match is_blank && found.is_lost() {
+        true => Vec::new(),
+        false => unknown(host).await?,
+    };
+    let plans = end_tried_plans(host, &unknown).await?;
     let (slots, recorded_until) = match is_blank {
         true => (restore_lost(host, config, resumable).await?, BTreeMap::new()),
         false => {
-            let slots = fold_in(host, config, resumable).await?;
+            let slots = fold_in(host, config, resumable, &unknown).await?;
             (slots.len(), newest(&slots))
         }
     };
+    let is_older = plans > 0 || (!is_blank && slots > 0);
     let mut problems = Vec::new();
     if found.is_lost() || (is_blank && slots > 0) {
         problems.push(lost(slots, found.restrictions));
-    } else if slots > 0 {
+    } else if is_older {
         problems.push(format!(
-            "the ledger is older than the records of the runs: {slots} slots were taken from the records; plans and waiting attempts since then may be gone"
+            "the ledger is older than the records of the runs: {slots} slots and {plans} applied plans were taken from the records; pauses, plans and waiting attempts since then may be gone"
         ));
     }
-    if found.restrictions == Restrictions::Newer {
-        problems.push(
-            "the ledger is older than guards.json: pauses, accepted MCP tools and spent budgets were taken from there".to_owned(),
-        );
-    }
+    problems.extend(about(found.restrictions).map(str::to_owned));
     // Without a `guards.json`, nothing tells whether a job was paused after an older ledger was written.
-    let is_older = found.restrictions == Restrictions::Unchecked && !is_blank && slots > 0;
-    if found.restrictions == Restrictions::Gone || is_older {
+    let is_unguarded =
+        is_older && matches!(found.restrictions, Restrictions::Unchecked | Restrictions::First);
+    if found.restrictions == Restrictions::Gone || is_unguarded {
         pause_all(host, config).await?;
+        spend_budgets(config, host).await?;
         problems.push(UNGUARDED.to_owned());
     }
     problems.iter().for_each(|problem| tracing::error!(problem, "the ledger was restored"));
+    // From now on, the ledger has every run that is over.
+    keep_clean(host, None).await?;
     Ok(Restored { problems, recorded_until })
 }
 
 /// What follows from the loss of the ledger and of `guards.json`.
-const UNGUARDED: &str = "guards.json is missing, so every job is paused until `dutyd unpause JOB`, no tool of an MCP server is accepted until `dutyd mcp accept SERVER`, and the daily budgets may begin at zero";
+const UNGUARDED: &str = "guards.json is missing, so every job is paused until `dutyd unpause JOB`, no tool of an MCP server is accepted until `dutyd mcp accept SERVER`, no earlier plan can be applied, and the daily budgets of today count as spent";
+
+/// Returns the sentence about a ledger that is not lost, and a `guards.json` that does not agree with it.
+fn about(restrictions: Restrictions) -> Option<&'static str> {
+    match restrictions {
+        Restrictions::Own | Restrictions::First | Restrictions::Restored | Restrictions::Gone => {
+            None
+        }
+        Restrictions::Newer => Some(
+            "the ledger is older than guards.json: pauses, accepted MCP tools, spent budgets, cancellations and decisions about plans were taken from there",
+        ),
+        Restrictions::Merged => Some(
+            "the ledger and guards.json did not agree, so one of them was damaged or replaced: every pause, accepted MCP tool, spent budget, cancellation and decision about a plan that guards.json held is in effect; check `dutyd jobs`, `dutyd mcp` and `dutyd plans`",
+        ),
+        Restrictions::Unchecked => Some(
+            "guards.json was missing or could not be read; it was written again from the ledger, and the open runs did not continue",
+        ),
+    }
+}
 
 /// Returns the sentence about a lost ledger.
 fn lost(slots: usize, restrictions: Restrictions) -> String {
     let kept = match restrictions {
         Restrictions::Gone => "",
         Restrictions::Own
+        | Restrictions::First
         | Restrictions::Unchecked
         | Restrictions::Newer
+        | Restrictions::Merged
         | Restrictions::Restored => {
             "pauses, accepted MCP tools and spent budgets were taken from guards.json; "
         }
@@ -115,33 +142,49 @@ async fn restore_lost(
     Ok(count)
 }
 
-/// Adds the slots of runs that the ledger does not know; returns those that were missing.
-async fn fold_in(
-    host: &Host,
-    config: &Config,
-    resumable: &[Resumable],
-) -> Result<Vec<Slot>, DbError> {
+/// Returns the ended runs that the ledger does not know, oldest first.
+async fn unknown(host: &Host) -> Result<Vec<UnknownRun>, DbError> {
     let ledger = host.ledger.get().await?;
-    let known = ledger.read(|reader| {
+    let bound = clean_since(host).await?;
+    let known = ledger.read(move |reader| {
         // The slots of earlier runs were restored when the ledger was lost.
-        let since = reader.restored_at()?.map_or_else(String::new, first_id);
-        let mut ids = HashSet::new();
-        reader.each_record_end(&since, |id| {
+        let since = reader.restored_at()?.map_or(bound, |restored_at| restored_at.max(bound));
+        let (first, mut ids) = (first_id(since), HashSet::new());
+        reader.each_record_end(&first, |id| {
             ids.insert(id.to_owned());
         })?;
-        Ok(KnownRuns { since, ids })
+        Ok(KnownRuns { since, first, ids })
     });
     let (known, state) = (known.await?, host.state.clone());
     let unreadable = |error| DbError::Unreadable { path: host.state.root().join("runs"), error };
     let recorded = tokio::task::spawn_blocking(move || unknown_runs(&state, &known)).await;
-    let recorded = recorded.map_err(|error| unreadable(std::io::Error::other(error)))?;
-    let recorded = recorded.map_err(unreadable)?;
+    recorded.map_err(|error| unreadable(std::io::Error::other(error)))
+}
+
+/// Ends the plans that runs applied that the ledger does not know. Returns the number of plans that
+/// waited.
+async fn end_tried_plans(host: &Host, unknown: &[UnknownRun]) -> Result<usize, DbError> {
+    let applied: Vec<String> = unknown.iter().filter_map(UnknownRun::applied).collect();
+    match applied.is_empty() {
+        true => Ok(0),
+        false => host.ledger.get().await?.end_tried_plans(applied).await,
+    }
+}
+
+/// Adds the slots of the runs that the ledger does not know; returns those that were missing.
+async fn fold_in(
+    host: &Host,
+    config: &Config,
+    resumable: &[Resumable],
+    unknown: &[UnknownRun],
+) -> Result<Vec<Slot>, DbError> {
+    let ledger = host.ledger.get().await?;
     let open = resumable.iter().filter_map(|run| {
         let epoch = run.spec.trigger.epoch.unwrap_or(0);
         slot(&run.resumption.row, (SlotState::Running, epoch), config)
     });
     // The last attempt for a slot comes first, because it names the slot.
-    let ended = recorded
+    let ended = unknown
         .iter()
         .rev()
         .filter_map(|run| slot(&run.row, (state_of(run.row.stop_reason), run.epoch), config));
@@ -154,8 +197,10 @@ async fn fold_in(
 
 /// The runs whose record has an end in the ledger.
 struct KnownRuns {
-    /// Runs with a lower id do not count.
-    since: String,
+    /// Earlier runs do not count.
+    since: DateTime<Utc>,
+    /// The lowest id of a run that counts.
+    first: String,
     ids: HashSet<String>,
 }
 
@@ -163,21 +208,31 @@ struct KnownRuns {
 struct UnknownRun {
     row: RunSummary,
     epoch: i64,
+    plan_id: Option<String>,
+}
+
+impl UnknownRun {
+    /// Returns the plan that the run applied, or whose effect is unknown.
+    fn applied(&self) -> Option<String> {
+        let is_refused = self.row.stop_reason == Some(StopReason::ApplyRefused);
+        self.plan_id.clone().filter(|_| !is_refused)
+    }
 }
 
 /// Returns the ended runs that the ledger does not know, oldest first. Blocks.
-///
-/// *Errors*: a directory of runs cannot be read.
-fn unknown_runs(state: &StateDir, known: &KnownRuns) -> std::io::Result<Vec<UnknownRun>> {
+fn unknown_runs(state: &StateDir, known: &KnownRuns) -> Vec<UnknownRun> {
     let mut unknown = Vec::new();
-    state.each_run(|run| {
+    let visited = state.each_run_since(known.since, |run| {
         let id = run.run_id().as_str();
-        if id >= known.since.as_str() && !known.ids.contains(id) && !state.is_open(run.run_id()) {
+        if id >= known.first.as_str() && !known.ids.contains(id) && !state.is_open(run.run_id()) {
             unknown.extend(unknown_run(run));
         }
-        true
-    })?;
-    Ok(unknown)
+    });
+    if let Err(error) = visited {
+        // Recovery has reported it for `status`.
+        tracing::warn!(%error, "cannot tell whether the ledger lacks runs of a directory");
+    }
+    unknown
 }
 
 /// Returns a run by its transcript; `None`, with a warning, if the first line cannot be read.
@@ -196,13 +251,7 @@ fn unknown_run(run: &RunDir) -> Option<UnknownRun> {
         tracing::warn!(%run_id, "a record that the ledger does not know has no first line");
         return None;
     };
-    Some(UnknownRun { epoch: start.epoch.unwrap_or(0), row })
-}
-
-/// Returns the lowest id of a run that begins at `at`.
-fn first_id(at: DateTime<Utc>) -> String {
-    let millis = u64::try_from(at.timestamp_millis()).unwrap_or(0);
-    ulid::Ulid::from_parts(millis, 0).to_string().to_ascii_lowercase()
+    Some(UnknownRun { epoch: start.epoch.unwrap_or(0), plan_id: start.plan_id.clone(), row })
 }
 
 /// Returns the newest due time of each job.

@@ -17,6 +17,9 @@ use crate::store::{GivenUp, LedgerReader, ReadLine, known};
 /// How often a run is resumed after the daemon died. A stop of the daemon does not count.
 const MAX_RESUMPTIONS: u64 = 3;
 
+/// Why no open run continues after a loss.
+const CANCELLATIONS_LOST: &str = "guards.json is missing or cannot be read, so nothing tells whether a person had cancelled the run";
+
 /// When daemons ran, according to the ledger. At the start, the newest of them is the previous daemon;
 /// in a retry, it is this one.
 #[derive(Debug, Clone, Default)]
@@ -59,6 +62,12 @@ pub(super) async fn decide(
                 Some(RecoveryEnd::interrupted("its slot was decided in the meantime"))
             }
             (given_up, _) => given_up.map(RecoveryEnd::given_up),
+        };
+        let known_end = match known_end {
+            None if reader.are_cancellations_lost()? => {
+                Some(RecoveryEnd::interrupted(CANCELLATIONS_LOST))
+            }
+            known_end => known_end,
         };
         Ok((DaemonTimes::read(reader)?, known_end))
     });
@@ -172,7 +181,7 @@ fn spec_of(
 /// *Errors*: the mode cannot be read, so the run must neither act nor pretend to plan.
 fn mode_of(start: &SessionStart) -> Result<Mode, String> {
     match start.mode.as_str() {
-        "" => Err("its first line does not tell whether it acts or plans".to_owned()),
+        "" => Err("its first line does not say whether it acts or plans".to_owned()),
         word => Mode::parse(word).ok_or_else(|| {
             format!("its mode `{word}` is unknown to this version; install a newer dutyd")
         }),

@@ -308,6 +308,57 @@ async fn a_run_that_was_cancelled_before_the_crash_ends_as_cancelled_by_its_pers
     }
 }
 
+// proves STATE-7
+#[tokio::test]
+async fn an_ended_run_that_a_blank_index_lacks_is_not_taken_for_an_open_one() {
+    let path = &recorded()[0];
+    let crashed = Crashed::new(path, &std::fs::read(path).unwrap());
+    let lock = crashed.temp.path().join("runs/open").join(crashed.run_id.as_str());
+    std::fs::remove_file(lock).unwrap();
+    // Like the start of the daemon, which rebuilds a new index later.
+    let index = crate::store::Index::open(crashed.temp.path(), None).unwrap().0;
+    let index = crate::store::SharedIndex::opened(&crashed.state(), index);
+    let host = Host { index, ..crashed.host() };
+    let recovery = recover(&host, &Redactor::default()).await.unwrap();
+    assert_eq!(recovery.ended, []);
+    assert!(recovery.owes_rebuild, "the index lacks the run");
+}
+
+#[tokio::test]
+async fn a_run_of_the_first_day_before_the_bound_is_not_unknown() {
+    let path = &recorded()[0];
+    let crashed = Crashed::new(path, &std::fs::read(path).unwrap());
+    crashed.recover().await;
+    let host = crashed.host();
+    let ulid: ulid::Ulid = crashed.run_id.as_str().parse().unwrap();
+    let begun = DateTime::<Utc>::from(ulid.datetime());
+    let bound = begun + chrono::TimeDelta::days(1) + chrono::TimeDelta::milliseconds(1);
+    let ledger = host.ledger.get().await.unwrap();
+    ledger.set_meta("clean_since", bound.timestamp_millis()).await.unwrap();
+    let recovery = recover(&host, &Redactor::default()).await.unwrap();
+    assert!(recovery.ended.is_empty() && !recovery.owes_rebuild);
+}
+
+#[tokio::test]
+async fn the_bound_is_the_oldest_run_that_is_not_over() {
+    let crashed = Crashed::new(&recorded()[0], b"");
+    let host = crashed.host();
+    let kept = async || bound::clean_since(&host).await.unwrap() + chrono::TimeDelta::days(1);
+    let begin = |run_id: &RunId| {
+        let ulid: ulid::Ulid = run_id.as_str().parse().unwrap();
+        DateTime::<Utc>::from(ulid.datetime())
+    };
+    keep_clean(&host, None).await.unwrap();
+    assert_eq!(kept().await, begin(&crashed.run_id), "it has a lock file");
+    let older = RunId::from_ulid(ulid::Ulid::from_parts(1_600_000_000_000, 1));
+    keep_clean(&host, Some(older.clone())).await.unwrap();
+    assert_eq!(kept().await, begin(&older), "it is active");
+    recover(&host, &Redactor::default()).await.unwrap();
+    let before = host.clock.now();
+    keep_clean(&host, None).await.unwrap();
+    assert!(kept().await >= before - chrono::TimeDelta::milliseconds(1));
+}
+
 #[tokio::test]
 async fn a_run_that_had_not_begun_leaves_no_directory() {
     for transcript in [&b""[..], b"{\"v\":1,\"seq\":0"] {

@@ -27,7 +27,7 @@ struct Former<'a> {
 impl Supervisor {
     /// Queues a run for each of `due_times` whose slot was missed, or whose run failed or was
     /// interrupted; returns their number. `rows` are the slots of the job in the period. A slot of
-    /// another schedule than that in effect is not among `due_times`, so it stays as it is.
+    /// another schedule than that in effect is not among `due_times`, so it stays unchanged.
     pub(super) async fn run_again(
         &mut self,
         request: BackfillRequest,

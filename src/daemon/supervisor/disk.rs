@@ -14,7 +14,7 @@ impl Supervisor {
     /// Records that `what` cannot be written. No run begins until [`Self::disk_is_writable`] finds out
     /// that the disk can be written again.
     pub(super) fn disk_failed(&mut self, what: &dyn std::fmt::Display) {
-        // One line tells of a fault, however many writes fail until it is over.
+        // Log a fault once, even if many writes fail until it is over.
         match &self.disk_fault {
             None => {
                 tracing::error!(%what, "the disk cannot be written; no run begins until it can");

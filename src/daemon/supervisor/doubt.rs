@@ -1,7 +1,7 @@
 //! Doubts a clock that was set far forward until that has lasted (CRON-8).
 //!
 //! Otherwise, a clock that is wrong for some seconds would decide the due times of years as missed. At
-//! the start of the daemon, a step cannot be told from a downtime, so it is believed.
+//! the start of the daemon, we cannot distinguish a step from a downtime, so we believe it.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ const LASTING: Duration = Duration::from_mins(1);
 #[derive(Debug, Clone, Copy)]
 struct Step {
     began: Instant,
-    /// What the clock showed first.
+    /// The first time that the clock showed after the step.
     shown: DateTime<Utc>,
 }
 

@@ -15,7 +15,7 @@ use super::queue::Waiting;
 use crate::config::{Config, Provider};
 use crate::daemon::views::StatusWait;
 
-/// However many models give no answer, at most so many times `max_concurrent_runs` runs are active.
+/// The most active runs, as a multiple of `max_concurrent_runs`, even if many models are silent.
 const MOST_ACTIVE: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

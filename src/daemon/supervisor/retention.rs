@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::Supervisor;
+use crate::daemon::recovery::keep_clean;
 use crate::run::Host;
 use crate::store::{PruneError, Pruned, Retention, prune};
 
@@ -65,7 +66,12 @@ impl Supervisor {
         let settings = &self.config.borrow().settings;
         let retention = Retention { keep_runs: settings.keep_runs, keep_days: settings.keep_days };
         let host = self.parts.host.clone();
+        let active = self.active.keys().min().cloned();
         let work = async move {
+            // The next start looks only at runs from then on.
+            if let Err(error) = keep_clean(&host, active).await {
+                tracing::warn!(%error, "failed to keep the time since which runs may be open");
+            }
             match prune_host(&host, retention, now).await {
                 Ok(Pruned { runs: 0, slots: 0, .. }) => {}
                 Ok(Pruned { runs, slots, bytes, .. }) => {

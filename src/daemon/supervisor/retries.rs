@@ -110,7 +110,7 @@ impl Supervisor {
 
     /// Loads the attempts that the previous daemon left. An attempt that should have begun while the
     /// daemon was down begins now, unless it is too late by the rule for slots (CRON-4). An attempt that
-    /// cannot be read ends (STATE-7); its row stays in the queue as it is.
+    /// cannot be read ends (STATE-7); its row stays in the queue unchanged.
     pub(super) async fn load_retries(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let rows = self.parts.ledger.read(|reader| Ok((reader.queue()?, reader.open_slots()?)));
         let (queue, slots) = rows.await?;

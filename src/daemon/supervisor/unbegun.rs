@@ -19,7 +19,7 @@ use crate::store::{EndedRuns, SlotState};
 pub(super) struct UnrecordedRun {
     pub(super) run_id: RunId,
     pub(super) job: String,
-    /// What it takes to begin the run again; `None` if it was cancelled.
+    /// The queue entry with which the run can begin again; `None` if it was cancelled.
     pub(super) again: Option<(TriggerFacts, RunRequest)>,
     pub(super) is_caught_up: bool,
 }

@@ -1,0 +1,48 @@
+//! The bound of what a start looks at: a time before which every run has ended and has its rows in the
+//! ledger and in the index. So the cost of a start does not grow with the history.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use crate::domain::RunId;
+use crate::run::Host;
+use crate::store::DbError;
+pub(super) use crate::store::first_id;
+
+/// The key in the table `meta` for the bound.
+const CLEAN_SINCE: &str = "clean_since";
+
+/// How much the clock may have been wrong when the bound was kept.
+const MARGIN: TimeDelta = TimeDelta::days(1);
+
+/// Returns the bound that the last start, or the daily look of the last daemon, kept.
+///
+/// *Errors*: the ledger fails.
+pub(super) async fn clean_since(host: &Host) -> Result<DateTime<Utc>, DbError> {
+    let kept = host.ledger.get().await?.read(|reader| reader.meta(CLEAN_SINCE)).await?;
+    let kept = kept.and_then(DateTime::from_timestamp_millis);
+    Ok(kept.map_or(DateTime::<Utc>::UNIX_EPOCH, |kept| kept.min(host.clock.now()) - MARGIN))
+}
+
+/// Keeps the bound: when the oldest run began that is queued, open or the oldest `active` one; now if
+/// there is none.
+///
+/// *Errors*: the ledger fails, or the lock files cannot be read.
+pub(crate) async fn keep_clean(host: &Host, active: Option<RunId>) -> Result<(), DbError> {
+    let ledger = host.ledger.get().await?;
+    // A run that begins leaves the queue after it has its lock file, so look at the queue first.
+    let queued = ledger.read(|reader| reader.oldest_queued()).await?;
+    let queued = queued.and_then(|id| RunId::parse(&id).ok());
+    let unreadable =
+        |error| DbError::Unreadable { path: host.state.root().join("runs/open"), error };
+    let open = host.state.oldest_open().map_err(unreadable)?;
+    let now = host.clock.now();
+    let begun = [queued, open, active].into_iter().flatten().filter_map(|run_id| begin_of(&run_id));
+    let since = begun.chain([now]).min().unwrap_or(now);
+    ledger.set_meta(CLEAN_SINCE, since.timestamp_millis()).await
+}
+
+/// Returns the moment in the id of a run.
+fn begin_of(run_id: &RunId) -> Option<DateTime<Utc>> {
+    let Ok(ulid) = run_id.as_str().parse::<ulid::Ulid>() else { return None };
+    Some(DateTime::from(ulid.datetime()))
+}
