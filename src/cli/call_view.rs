@@ -174,6 +174,7 @@ mod tests {
             ],
             files: [("/usr/bin/kubectl".to_owned(), "0123456789abcdef".to_owned())].into(),
             unbound: vec!["other files that kubectl reads".to_owned()],
+            ..Binding::default()
         };
         let folded = rendered(&binding, Extent::Folded);
         for line in [

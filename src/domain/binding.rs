@@ -1,6 +1,6 @@
 //! The facts of a call that an approval binds in addition to its arguments.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -24,29 +24,25 @@ pub struct Binding {
     /// Things that the call uses and that no digest covers, for a person.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unbound: Vec<String>,
+    /// The absent files of a plan step that an earlier step may create. `unbound` names them too.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub may_be_new: BTreeSet<String>,
 }
 
 impl Binding {
     /// The state of a file that does not exist.
     pub const ABSENT: &'static str = "absent";
 
-    /// Says of each file that does not exist yet that nothing binds its content: an earlier step of
-    /// the plan may create it.
+    /// Adds each file that does not exist yet to `may_be_new` and `unbound`.
     pub fn tell_new_files(&mut self) {
         let absent = self.files.iter().filter(|(_, state)| *state == Self::ABSENT);
-        let told: Vec<String> = absent.map(|(path, _)| new_file(path)).collect();
-        self.unbound.extend(told);
+        self.may_be_new = absent.map(|(path, _)| path.clone()).collect();
+        self.unbound.extend(self.may_be_new.iter().map(|path| {
+            format!(
+                "the content of {path}, which does not exist yet: an earlier step may create it"
+            )
+        }));
     }
-
-    /// Tells whether a person was told that an earlier step may create this file.
-    #[must_use]
-    pub fn may_be_new(&self, path: &str) -> bool {
-        self.unbound.contains(&new_file(path))
-    }
-}
-
-fn new_file(path: &str) -> String {
-    format!("the content of {path}, which does not exist yet: an earlier step may create it")
 }
 
 /// A variable in the environment of a call's program.

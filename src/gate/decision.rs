@@ -671,6 +671,9 @@ mod tests {
             "yq -i .a=1 /etc/x",
             "iconv -o /etc/x y",
             "/usr/bin/time -o /etc/x ls",
+            "cd /etc && iconv -o x.conf y",
+            "crudini --set /etc/x a b c",
+            "xxd -r -l 64 a /etc/x; split -b 10M a /etc/x",
         ] {
             check(command, ("category", Category::Admin));
         }
@@ -683,6 +686,10 @@ mod tests {
             "grep -o /etc/x f; gzip -t /etc/x.gz; zcat /etc/x.gz; uniq /etc/x",
             "kubectl get pods -o yaml; sort -o out f; ps -o pid",
             "cd /etc && git log",
+            "cd /etc && set -o pipefail && cat hosts | grep x",
+            "cd /etc && kubectl get pods -o wide; helm list -o json; ip -o addr; lsblk -o NAME",
+            "cd /etc && kubectl get pods -o jsonpath='{.items}'",
+            "crudini --get /etc/x a b; xxd -l 64 /etc/x; uniq -f 1 /etc/x; split -l 9 /etc/x",
         ] {
             check(command, ("allowed", Category::Write));
         }

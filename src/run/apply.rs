@@ -291,8 +291,8 @@ impl Apply {
         })
     }
 
-    /// Prepares a step as it would be made now, and adds what it uses up to `spent`. `changed` is
-    /// what the steps before it may have changed.
+    /// Prepares a step as it would be made now, and adds its use of the budgets to `spent`. `changed`
+    /// names the files that earlier steps may have changed.
     ///
     /// *Errors*: the step cannot be prepared or differs from the plan, or the gate denies it.
     async fn ready(

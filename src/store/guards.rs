@@ -17,10 +17,11 @@ use super::cells::{ALL_SPENT, Cells};
 use super::db::set_aside;
 use super::files::write_atomic;
 use super::given_up::GivenUpRow;
+use super::lost::Lost;
 use super::run_dir::StateDir;
 
-/// The version of the format.
-const VERSION: u32 = 1;
+/// The version of the format. The first one has neither `given_up` nor `decided_plans`.
+const VERSION: u32 = 2;
 
 /// The days of each daily budget that the file holds, newest first. A clock that is wrong for a moment
 /// adds a day, and today must stay.
@@ -78,51 +79,11 @@ impl LedgerFound {
     }
 }
 
-/// Restrictions that were lost with the ledger and with the file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub(super) enum Lost {
-    /// The pauses, until the daemon has paused every job.
-    Pauses,
-    /// The accepted MCP tools. A server without accepted tools then has none.
-    McpPins,
-    /// Which runs do not continue, until the open runs have ended.
-    Cancellations,
-}
-
-impl Lost {
-    const ALL: [Self; 3] = [Self::Pauses, Self::McpPins, Self::Cancellations];
-
-    /// Returns the key in the table `meta`.
-    fn key(self) -> &'static str {
-        match self {
-            Self::Pauses => "pauses_lost",
-            Self::McpPins => "mcp_pins_lost",
-            Self::Cancellations => "cancellations_lost",
-        }
-    }
-
-    pub(super) fn is_marked(self, ledger: &Connection) -> rusqlite::Result<bool> {
-        ledger
-            .prepare_cached("SELECT EXISTS (SELECT 1 FROM meta WHERE name = ?1)")?
-            .query_row([self.key()], |row| row.get(0))
-    }
-
-    pub(super) fn mark(self, ledger: &Connection) -> rusqlite::Result<()> {
-        ledger.execute("INSERT OR IGNORE INTO meta VALUES (?1, 1)", [self.key()])?;
-        raise_revision(ledger)
-    }
-
-    pub(super) fn unmark(self, ledger: &Connection) -> rusqlite::Result<()> {
-        ledger.execute("DELETE FROM meta WHERE name = ?1", [self.key()])?;
-        raise_revision(ledger)
-    }
-}
-
 /// The content of the file.
 ///
-/// *Shape*: `{"v":1,"revision":12,"lost":[],"pauses":[{"job":"backup","paused_at":1790000000000,"note":null}],
-/// "mcp_pins":{"files":"{\"read\":\"9f…\"}"},"budget_days":[{"scope":"","day":"2026-05-04","amount":5}],"reservations":[]}`
+/// *Shape*: `{"v":2,"revision":12,"lost":[],"pauses":[{"job":"backup","paused_at":1790000000000,"note":null}],
+/// "mcp_pins":{"files":"{\"read\":\"9f…\"}"},"budget_days":[{"scope":"","day":"2026-05-04","amount":5}],"reservations":[],
+/// "given_up":[],"decided_plans":{"01m8…":"applied"}}`
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Guards {
@@ -137,8 +98,10 @@ struct Guards {
     budget_days: Vec<DayRow>,
     reservations: Vec<ReservationRow>,
     /// The runs that do not continue.
+    #[serde(default)]
     given_up: Vec<GivenUpRow>,
     /// The states of the newest [`DECIDED_PLANS`] plans that do not wait, by plan.
+    #[serde(default)]
     decided_plans: BTreeMap<String, String>,
 }
 
@@ -241,6 +204,16 @@ impl Guards {
         })
     }
 
+    /// Takes from the ledger what a file of the first version lacks.
+    fn complete(&mut self, ledger: &Connection, life: Life) -> rusqlite::Result<()> {
+        let own = Self::read(ledger)?;
+        (self.v, self.given_up, self.decided_plans) = (VERSION, own.given_up, own.decided_plans);
+        if life == Life::Lost {
+            self.lost.push(Lost::Cancellations);
+        }
+        Ok(())
+    }
+
     /// Replaces the restrictions of the ledger. Earlier days of the budgets stay.
     fn adopt(&self, ledger: &Connection) -> rusqlite::Result<()> {
         ledger.execute("DELETE FROM pauses", [])?;
@@ -284,6 +257,17 @@ impl Guards {
         ledger
             .execute("UPDATE meta SET value = ?1 WHERE name = 'guards_revision'", [self.revision])
             .map(drop)
+    }
+
+    /// Replaces the accepted tools of each server that the file names: only a person accepts a tool,
+    /// so the ledger cannot have changed them without the file.
+    fn replace_pins(&self, ledger: &Connection) -> rusqlite::Result<()> {
+        for (server, pins) in &self.mcp_pins {
+            ledger
+                .prepare_cached("INSERT OR REPLACE INTO mcp_pins VALUES (?1, ?2)")?
+                .execute(params![server, pins])?;
+        }
+        Ok(())
     }
 
     /// Adds the restrictions that the ledger lacks. It keeps its own.
@@ -356,7 +340,15 @@ impl GuardsFile {
             [MAX_REVISION],
         )?;
         let revision = revision(ledger)?;
-        let found = match (life, self.load()) {
+        let mut stored = self.load();
+        let mut is_of_first_version = false;
+        if let Stored::Whole(guards) = &mut stored
+            && guards.v < VERSION
+        {
+            guards.complete(ledger, life)?;
+            is_of_first_version = true;
+        }
+        let found = match (life, stored) {
             (Life::Continued, Stored::Whole(guards)) if guards.revision > revision => {
                 guards.adopt(ledger)?;
                 // The file is one change ahead if the process died before it could commit.
@@ -371,10 +363,10 @@ impl GuardsFile {
             }
             // The file is written before the ledger, so one of them was damaged or replaced.
             (Life::Continued, Stored::Whole(guards)) => {
-                match guards.revision == revision {
-                    true => guards.adopt(ledger)?,
-                    false => guards.add_to(ledger)?,
+                if guards.revision == revision {
+                    guards.replace_pins(ledger)?;
                 }
+                guards.add_to(ledger)?;
                 self.write(ledger)?;
                 Restrictions::Merged
             }
@@ -401,6 +393,9 @@ impl GuardsFile {
                 found
             }
         };
+        if is_of_first_version {
+            self.write(ledger)?;
+        }
         // An earlier start may have died before it could pause the jobs.
         match Lost::Pauses.is_marked(ledger)? {
             true => Ok(Restrictions::Gone),
@@ -420,6 +415,10 @@ impl GuardsFile {
         let before = revision(transaction)?;
         let value = work(transaction)?;
         if revision(transaction)? != before {
+            // A transaction counts once, however many rows it changes. So a file that is one ahead
+            // belongs to a transaction that was not committed.
+            let query = "UPDATE meta SET value = ?1 WHERE name = 'guards_revision'";
+            transaction.execute(query, [before.saturating_add(1)])?;
             self.write(transaction)?;
         }
         Ok(value)
@@ -432,7 +431,7 @@ impl GuardsFile {
             Err(error) => return Stored::Unreadable(error.to_string()),
         };
         match serde_json::from_slice::<Guards>(&bytes) {
-            Ok(guards) if guards.v != VERSION => {
+            Ok(guards) if !(1..=VERSION).contains(&guards.v) => {
                 Stored::Unreadable(format!("its version {} is unknown", guards.v))
             }
             Ok(guards) if !(0..=MAX_REVISION).contains(&guards.revision) => {
@@ -488,10 +487,6 @@ fn revision(ledger: &Connection) -> rusqlite::Result<i64> {
     ledger
         .prepare_cached("SELECT value FROM meta WHERE name = 'guards_revision'")?
         .query_row([], |row| row.get(0))
-}
-
-fn raise_revision(ledger: &Connection) -> rusqlite::Result<()> {
-    ledger.execute("UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'", []).map(drop)
 }
 
 #[cfg(test)]
@@ -636,6 +631,73 @@ mod tests {
         assert_eq!(pauses(&ledger).await, [pause("b")]);
     }
 
+    /// Makes the file one of the first version, `ahead` changes ahead of the ledger.
+    fn of_first_version(root: &Path, ahead: i64) {
+        let file = root.join("guards.json");
+        let mut guards: serde_json::Value =
+            serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+        let fields = guards.as_object_mut().unwrap();
+        fields.remove("given_up").unwrap();
+        fields.remove("decided_plans").unwrap();
+        fields.insert("v".to_owned(), 1.into());
+        let revision = fields["revision"].as_i64().unwrap() + ahead;
+        fields.insert("revision".to_owned(), revision.into());
+        std::fs::write(file, guards.to_string()).unwrap();
+    }
+
+    // proves STATE-8
+    #[tokio::test]
+    async fn a_file_of_the_first_version_is_no_loss() {
+        for ahead in [0, 1] {
+            let home = tempfile::tempdir().unwrap();
+            restricted(home.path()).await;
+            let run_id = RunId::from_ulid(ulid::Ulid::generate());
+            let (ledger, _) = opened(home.path());
+            let cancelled = GivenUp::cancelled("ann had cancelled it".to_owned(), None);
+            ledger.give_up(run_id.clone(), cancelled.clone()).await.unwrap();
+            drop(ledger);
+            of_first_version(home.path(), ahead);
+            for _ in 0..2 {
+                let (ledger, found) = opened(home.path());
+                assert_eq!(found.restrictions, Restrictions::Own);
+                assert!(!ledger.read(|reader| reader.are_cancellations_lost()).await.unwrap());
+                assert_eq!(pauses(&ledger).await, [pause("a")]);
+                let id = run_id.to_string();
+                let given_up = ledger.read(move |reader| reader.given_up(&id)).await.unwrap();
+                assert_eq!(given_up, Some(cancelled.clone()));
+            }
+            assert!(!home.path().join("guards.damaged.1").exists());
+            of_first_version(home.path(), 0);
+            lose(home.path());
+            let (ledger, found) = opened(home.path());
+            assert_eq!(found.restrictions, Restrictions::Restored);
+            assert!(ledger.read(|reader| reader.are_cancellations_lost()).await.unwrap());
+        }
+    }
+
+    // proves STATE-8
+    #[tokio::test]
+    async fn a_death_before_the_commit_is_no_older_ledger() {
+        let home = tempfile::tempdir().unwrap();
+        restricted(home.path()).await;
+        let copy = home.path().join("copy");
+        let (ledger, _) = opened(home.path());
+        let reader = Connection::open(home.path().join("ledger.db")).unwrap();
+        reader.execute("VACUUM INTO ?1", [copy.display().to_string()]).unwrap();
+        drop(reader);
+        let run_id = RunId::from_ulid(ulid::Ulid::generate());
+        let cancelled = GivenUp::cancelled("ann had cancelled it".to_owned(), None);
+        ledger.give_up(run_id.clone(), cancelled.clone()).await.unwrap();
+        drop(ledger);
+        lose(home.path());
+        std::fs::rename(&copy, home.path().join("ledger.db")).unwrap();
+        let (ledger, found) = opened(home.path());
+        assert_eq!(found.restrictions, Restrictions::Own);
+        let id = run_id.to_string();
+        let given_up = ledger.read(move |reader| reader.given_up(&id)).await.unwrap();
+        assert_eq!(given_up, Some(cancelled));
+    }
+
     /// Changes the ledger as damage does: without its triggers.
     fn damage(root: &Path, sql: &str) {
         let ledger = Connection::open(root.join("ledger.db")).unwrap();
@@ -715,6 +777,20 @@ mod tests {
                 assert_eq!(found.restrictions, Restrictions::Own, "both agree again");
             }
         }
+    }
+
+    // proves STATE-7
+    #[tokio::test]
+    async fn a_restriction_that_vanished_from_the_file_still_restricts() {
+        let home = tempfile::tempdir().unwrap();
+        restricted(home.path()).await;
+        for key in ["pauses", "budget_days"] {
+            set(home.path(), key, serde_json::json!([]));
+        }
+        let (ledger, found) = opened(home.path());
+        assert_eq!(found.restrictions, Restrictions::Merged);
+        assert_eq!(pauses(&ledger).await, [pause("a")]);
+        assert!(ledger.shortage(budget(50), 11).await.unwrap().is_some());
     }
 
     // proves STATE-7

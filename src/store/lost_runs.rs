@@ -69,7 +69,7 @@ impl StateDir {
         Ok(self.lock_names()?.iter().flat_map(|name| RunId::parse(name)).min())
     }
 
-    /// Returns what is among the directories of years, months and days of runs and is none.
+    /// Returns the entries of `runs`, of its years and of its months that are not directories of runs.
     ///
     /// *Errors*: the first directory that cannot be read.
     pub fn foreign_to_runs(&self) -> io::Result<Vec<PathBuf>> {
@@ -87,7 +87,7 @@ impl StateDir {
                     && name.as_encoded_bytes().iter().all(u8::is_ascii_digit);
                 if is_level && depth < 2 {
                     levels.push((path, depth + 1));
-                } else if !is_level && path != self.run_locks() {
+                } else if !is_level && path != self.run_locks() && name != "lost+found" {
                     found.push(path);
                 }
             }
@@ -153,6 +153,8 @@ mod tests {
             [runs.join("1999"), month.join("01"), month.with_file_name("02"), runs.join("x")];
         foreign.iter().for_each(|path| std::fs::write(path, "x").unwrap());
         std::fs::write(day.join("notes.txt"), "x").unwrap();
+        // A file system of its own has this directory.
+        std::fs::create_dir(runs.join("lost+found")).unwrap();
         assert_eq!(state.runs().unwrap(), [run]);
         let mut expected = foreign.to_vec();
         expected.sort();

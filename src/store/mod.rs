@@ -21,6 +21,7 @@ mod index;
 mod ledger;
 mod lock;
 mod losses;
+mod lost;
 mod lost_runs;
 mod measure;
 mod pauses;

@@ -9,8 +9,8 @@ use std::collections::BTreeMap;
 use rusqlite::{OptionalExtension as _, Row, params};
 
 use super::db::DbError;
-use super::guards::Lost;
 use super::ledger::{Ledger, LedgerReader};
+use super::lost::Lost;
 use crate::domain::{Plan, PlanState};
 
 /// A plan that cannot be read, and why.

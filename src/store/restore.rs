@@ -5,8 +5,8 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::claim::{Claim, Slot, write_claim};
 use super::db::DbError;
-use super::guards::Lost;
 use super::ledger::{Ledger, LedgerReader, keep_meta};
+use super::lost::Lost;
 use crate::domain::RunId;
 
 /// The key in the table `meta` for the time of the restoration.

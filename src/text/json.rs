@@ -72,8 +72,8 @@ pub(crate) fn memory(value: &Value) -> usize {
         }
 }
 
-/// Tells whether a value says nothing: null, false, zero, or a text, list or object in which nothing
-/// says anything. Several servers write such an error beside every result.
+/// Tells whether a value is empty: null, false, zero, white space, or a list or object of empty
+/// values. Several servers write such an error beside every result.
 pub(crate) fn says_nothing(value: &Value) -> bool {
     match value {
         Value::Null => true,

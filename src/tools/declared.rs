@@ -301,7 +301,13 @@ impl ToolRunner for DeclaredTool {
         let stdin = call.stdin.as_deref().map(|text| ctx.redactor.text(text).into_owned());
         Ok(CallState {
             identity: format!("{}{} {category} {sandbox:?}", ctx.state_prefix(), values(ctx, env)),
-            binding: Binding { stdin, environment: variables(ctx, env), files, unbound },
+            binding: Binding {
+                stdin,
+                environment: variables(ctx, env),
+                files,
+                unbound,
+                ..Binding::default()
+            },
         })
     }
 

@@ -1,5 +1,5 @@
-//! The bound of what a start looks at: a time before which every run has ended and has its rows in the
-//! ledger and in the index. So the cost of a start does not grow with the history.
+//! The time from which a start reads runs: each earlier run has ended and has its rows in the ledger
+//! and in the index. So the cost of a start does not grow with the history.
 
 use chrono::{DateTime, TimeDelta, Utc};
 
@@ -14,7 +14,7 @@ const CLEAN_SINCE: &str = "clean_since";
 /// How much the clock may have been wrong when the bound was kept.
 const MARGIN: TimeDelta = TimeDelta::days(1);
 
-/// Returns the bound that the last start, or the daily look of the last daemon, kept.
+/// Returns the bound that the last start, or the last daemon in its daily maintenance, stored.
 ///
 /// *Errors*: the ledger fails.
 pub(super) async fn clean_since(host: &Host) -> Result<DateTime<Utc>, DbError> {
@@ -23,8 +23,8 @@ pub(super) async fn clean_since(host: &Host) -> Result<DateTime<Utc>, DbError> {
     Ok(kept.map_or(DateTime::<Utc>::UNIX_EPOCH, |kept| kept.min(host.clock.now()) - MARGIN))
 }
 
-/// Keeps the bound: when the oldest run began that is queued, open or the oldest `active` one; now if
-/// there is none.
+/// Stores the bound: the beginning of the oldest run that is queued, open or `active`; now if there is
+/// none.
 ///
 /// *Errors*: the ledger fails, or the lock files cannot be read.
 pub(crate) async fn keep_clean(host: &Host, active: Option<RunId>) -> Result<(), DbError> {

@@ -17,7 +17,7 @@ pub(super) struct LostLocks {
     pub(super) locked: Vec<(RunId, RunLock)>,
     /// Whether the index lacks runs that have ended.
     pub(super) owes_rebuild: bool,
-    /// What could not be read, a sentence each.
+    /// A sentence for each directory that cannot be read.
     pub(super) problems: Vec<String>,
 }
 

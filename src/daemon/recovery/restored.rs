@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use super::Resumable;
 use super::bound::{clean_since, first_id, keep_clean};
 use crate::config::Config;
-use crate::domain::{Event, RunId, StopReason, Trigger};
+use crate::domain::{Event, Plan, PlanState, RunId, StopReason, Trigger};
 use crate::run::{Host, spend_budgets};
 use crate::store::{
     DbError, LedgerFound, ReadLine, Restrictions, RunDir, RunSummary, Slot, SlotState, StateDir,
@@ -40,7 +40,11 @@ pub async fn restore_ledger(
         true => Vec::new(),
         false => unknown(host).await?,
     };
-    let plans = end_tried_plans(host, &unknown).await?;
+    let mut plans = end_tried_plans(host, &unknown).await?;
+    if !matches!(found.restrictions, Restrictions::Own | Restrictions::First) {
+        let pruned = pruned_plans(host).await?;
+        plans += host.ledger.get().await?.end_tried_plans(pruned).await?;
+    }
     let (slots, recorded_until) = match is_blank {
         true => (restore_lost(host, config, resumable).await?, BTreeMap::new()),
         false => {
@@ -171,6 +175,18 @@ async fn end_tried_plans(host: &Host, unknown: &[UnknownRun]) -> Result<usize, D
     }
 }
 
+/// Returns the plans that wait in an older ledger although their runs are gone. They were decided:
+/// `prune` keeps the run of each plan that waits.
+pub(super) async fn pruned_plans(host: &Host) -> Result<Vec<String>, DbError> {
+    let plans = host.ledger.get().await?.read(|reader| reader.plans()).await?;
+    let waiting = plans.plans.into_iter().filter(|plan| plan.state == PlanState::Waiting);
+    let is_gone = |plan: &Plan| {
+        let run_id = RunId::parse(&plan.run_id);
+        run_id.is_ok_and(|run_id| host.state.find_run(&run_id).is_none())
+    };
+    Ok(waiting.filter(is_gone).map(|plan| plan.plan_id).collect())
+}
+
 /// Adds the slots of the runs that the ledger does not know; returns those that were missing.
 async fn fold_in(
     host: &Host,
@@ -230,7 +246,7 @@ fn unknown_runs(state: &StateDir, known: &KnownRuns) -> Vec<UnknownRun> {
     });
     if let Err(error) = visited {
         // Recovery has reported it for `status`.
-        tracing::warn!(%error, "cannot tell whether the ledger lacks runs of a directory");
+        tracing::warn!(%error, "cannot determine whether the ledger lacks runs of a directory");
     }
     unknown
 }

@@ -18,7 +18,7 @@ use crate::store::{GivenUp, LedgerReader, ReadLine, known};
 const MAX_RESUMPTIONS: u64 = 3;
 
 /// Why no open run continues after a loss.
-const CANCELLATIONS_LOST: &str = "guards.json is missing or cannot be read, so nothing tells whether a person had cancelled the run";
+const CANCELLATIONS_LOST: &str = "guards.json is missing or cannot be read, so it is unknown whether a person had cancelled the run";
 
 /// When daemons ran, according to the ledger. At the start, the newest of them is the previous daemon;
 /// in a retry, it is this one.

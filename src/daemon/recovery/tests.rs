@@ -339,6 +339,28 @@ async fn a_run_of_the_first_day_before_the_bound_is_not_unknown() {
     assert!(recovery.ended.is_empty() && !recovery.owes_rebuild);
 }
 
+// proves STATE-8
+#[tokio::test]
+async fn a_plan_that_waits_although_its_run_is_gone_was_decided() {
+    let crashed = Crashed::new(&recorded()[0], b"");
+    let host = crashed.host();
+    let plan = |run_id: &RunId| crate::domain::Plan {
+        plan_id: run_id.to_string(),
+        job: "j".to_owned(),
+        run_id: run_id.to_string(),
+        created_at: host.clock.now(),
+        state: crate::domain::PlanState::Waiting,
+        steps: Vec::new(),
+        reads: Vec::new(),
+    };
+    let gone = RunId::from_ulid(ulid::Ulid::from_parts(1_600_000_000_000, 1));
+    let ledger = host.ledger.get().await.unwrap();
+    for run_id in [&crashed.run_id, &gone] {
+        ledger.add_plan(plan(run_id)).await.unwrap();
+    }
+    assert_eq!(restored::pruned_plans(&host).await.unwrap(), [gone.to_string()]);
+}
+
 #[tokio::test]
 async fn the_bound_is_the_oldest_run_that_is_not_over() {
     let crashed = Crashed::new(&recorded()[0], b"");

@@ -70,7 +70,7 @@ impl Supervisor {
         let work = async move {
             // The next start looks only at runs from then on.
             if let Err(error) = keep_clean(&host, active).await {
-                tracing::warn!(%error, "failed to keep the time since which runs may be open");
+                tracing::warn!(%error, "failed to store the time from which the next start reads runs");
             }
             match prune_host(&host, retention, now).await {
                 Ok(Pruned { runs: 0, slots: 0, .. }) => {}

@@ -24,14 +24,21 @@ pub(super) fn is_verb(text: &str) -> bool {
     VERBS.contains(text.to_ascii_lowercase().as_str())
 }
 
-/// Tells whether a word is a verb that is joined to its object, as `removenode` and `deleteTopic`
-/// are. `deleted`, `deletes` and `remover` are not.
+/// Tells whether a word is a verb that is joined to its object, as `removenode` and `deleteStack`
+/// are. `deleted`, `deletedAt`, `destroyed` and `remover` are not.
 fn is_joined(text: &str) -> bool {
     const JOINED: &str = "delete destroy remove terminate uninstall purge decommission unregister";
-    let text = text.to_ascii_lowercase();
-    JOINED.split_ascii_whitespace().any(|verb| {
-        let object = text.strip_prefix(verb);
-        object.is_some_and(|object| !object.is_empty() && !object.starts_with(['d', 's', 'r']))
+    const ENDINGS: &str = "ed er ers es ing ion";
+    let lower = text.to_ascii_lowercase();
+    let mut verbs = JOINED.split_ascii_whitespace().filter(|verb| lower.starts_with(*verb));
+    verbs.any(|verb| {
+        let object = text.get(verb.len()..).unwrap_or_default();
+        let is_capital = object.starts_with(|c: char| c.is_ascii_uppercase())
+            && object.contains(|c: char| c.is_ascii_lowercase());
+        let is_inflection = object.is_empty()
+            || object.to_ascii_lowercase().starts_with(['d', 's', 'r'])
+            || is_listed(ENDINGS, &object.to_ascii_lowercase());
+        is_capital || !is_inflection
     })
 }
 
@@ -52,9 +59,9 @@ pub(super) fn begins_with_verb(text: &str) -> bool {
     if text.starts_with('-') || !text.bytes().all(is_bare) {
         return false;
     }
-    // In `vm.destroy`, the verb is the last part; `drop.txt` is a file.
+    // In `vm.destroy`, the verb is the last part; `drop.txt` and `app.rb` are files.
     match text.rsplit_once('.') {
-        Some((_, last)) => is_verb(last),
+        Some((_, last)) => last != "rb" && is_verb(last),
         None => text.split(':').any(begins_or_ends_with_verb),
     }
 }

@@ -71,11 +71,17 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
     found
 }
 
+/// The shells with which `make` runs its recipes anyway.
+const PLAIN_SHELLS: &str = "/bin/sh /bin/bash /bin/dash /usr/bin/sh /usr/bin/bash /usr/bin/dash";
+
 /// Tells whether an argument of `make` sets a variable to code: the program that runs the recipes,
 /// a text that make or its shell expands, or the name of a known program.
 fn sets_code(word: &Word) -> bool {
     let (name, value) = word.beginning().split_once('=').unwrap_or_default();
     let name = name.trim_end_matches([':', '+', '?', '!']);
+    if name == "SHELL" && word.known().is_some() && is_listed(PLAIN_SHELLS, value) {
+        return false;
+    }
     !name.starts_with('-')
         && (is_listed("SHELL .SHELLFLAGS MAKE MAKEFLAGS MAKEFILES", name)
             || value.contains(['$', '`', ';', '|', '&', '<', '>'])

@@ -6,7 +6,7 @@ use std::sync::LazyLock;
 use super::options::has;
 use super::word::Word;
 
-/// The current directory, into which a program writes that names no other one.
+/// The current directory. A program writes there if its arguments name no other directory.
 static HERE: LazyLock<Word> = LazyLock::new(|| Word::literal("."));
 
 /// Subcommands of git that write files into its directory.
@@ -79,9 +79,10 @@ pub(super) fn written<'a>(program: &str, arguments: &'a [Word]) -> Vec<&'a Word>
         {
             operands().collect()
         }
+        "crudini" if has(arguments, &["--get"]) => Vec::new(),
         "dos2unix" | "unix2dos" | "fallocate" | "script" | "crudini" => operands().collect(),
         "yq" if has(arguments, &["-i", "--inplace"]) => operands().skip(1).collect(),
-        "split" | "uniq" | "xxd" => operands().nth(1).into_iter().collect(),
+        "split" | "uniq" | "xxd" => second_name(arguments),
         "tcpdump" => values(arguments, 'w', "--write"),
         "openssl" => values(arguments, '\0', "-out"),
         "gpg" | "gpg2" => values(arguments, 'o', "--output"),
@@ -130,8 +131,29 @@ fn output(arguments: &[Word]) -> Vec<&Word> {
         arguments.iter().filter(|word| is_attached(word.beginning())).collect();
     let pairs = arguments.iter().zip(arguments.iter().skip(1));
     let is_option = |word: &Word| matches!(word.known(), Some("-o" | "--output"));
-    found.extend(pairs.filter(|(option, _)| is_option(option)).map(|(_, file)| file));
+    let files = pairs.filter(|(option, file)| is_option(option) && looks_like_file(file));
+    found.extend(files.map(|(_, file)| file));
     found
+}
+
+/// Tells whether the value of `-o` looks like a file, and not like a format (`wide`,
+/// `jsonpath={.items}`) or a setting (`pipefail`).
+fn looks_like_file(word: &Word) -> bool {
+    let text = word.beginning();
+    text.starts_with('~') || text.contains('/') || text.contains('.') && !text.contains('=')
+}
+
+/// Returns the second name among the arguments. A number behind an option is its value, as in
+/// `xxd -l 64`.
+fn second_name(arguments: &[Word]) -> Vec<&Word> {
+    let is_option = |word: &Word| word.beginning().starts_with('-');
+    let is_name = |(at, word): &(usize, &Word)| {
+        let before = at.checked_sub(1).and_then(|before| arguments.get(before));
+        let is_number = word.beginning().starts_with(|c: char| c.is_ascii_digit());
+        let is_value = is_number && before.is_some_and(is_option);
+        !is_option(word) && !is_value
+    };
+    arguments.iter().enumerate().filter(is_name).map(|(_, word)| word).nth(1).into_iter().collect()
 }
 
 /// Returns the named directories, or the current one if none is named.

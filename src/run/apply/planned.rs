@@ -17,16 +17,17 @@ pub(super) struct Changed {
     pub(super) others: bool,
 }
 
-/// Returns what differs from the planned step; `None` if nothing does. Only the content of the
-/// files that the steps before it change may differ. Of the files that those do not name, these
-/// are the ones that the plan says may be created.
+/// Returns what differs from the planned step; `None` if nothing does. The content of a file may
+/// differ only if an earlier step names the file, or if the plan says that an earlier step may
+/// create it.
 pub(super) fn difference(
     step: &PlanStep,
     prepared: &PreparedCall,
     mut state: CallState,
     changed: &Changed,
 ) -> Option<String> {
-    let may_be_new = |path: &&String| changed.others && step.binding.may_be_new(path);
+    let may_be_new =
+        |path: &&String| changed.others && step.binding.may_be_new.contains(path.as_str());
     for path in step.binding.files.keys().filter(may_be_new) {
         state.binding.files.insert(path.clone(), Binding::ABSENT.to_owned());
     }

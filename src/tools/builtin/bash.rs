@@ -100,7 +100,7 @@ impl ToolRunner for BashTool {
         let environment = variables(ctx, &own);
         Ok(CallState {
             identity: format!("{}{}", ctx.state_prefix(), values(ctx, &own)),
-            binding: Binding { stdin: None, environment, files, unbound: vec![unbound] },
+            binding: Binding { environment, files, unbound: vec![unbound], ..Binding::default() },
         })
     }
 

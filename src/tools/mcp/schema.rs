@@ -16,6 +16,10 @@ const DEEPEST: usize = 128;
 /// Keys whose values are data, not schemas.
 const DATA: [&str; 4] = ["enum", "const", "default", "examples"];
 
+/// Keys whose values are maps from names to schemas. The names are not keys of a schema.
+const MAPS: [&str; 5] =
+    ["properties", "patternProperties", "dependentSchemas", "$defs", "definitions"];
+
 /// Returns a schema that accepts at least what `schema` accepts; the server checks the rest itself.
 /// A reference that leads back to a schema around it accepts anything, and a pattern that needs
 /// backtracking, such as one with a look-ahead, is left out. So are the forms of older drafts.
@@ -50,15 +54,16 @@ fn mended(schema: &Value) -> Value {
     };
     let fields = fields.iter().filter(|(key, field)| is_kept(key, field));
     let fields = fields.map(|(key, field)| {
-        let is_object = matches!(key.as_str(), "properties" | "patternProperties" | "$defs");
+        let is_map = MAPS.contains(&key.as_str());
         let is_empty = field.is_null() || field.as_array().is_some_and(Vec::is_empty);
-        let field = if is_object && is_empty {
+        let field = match field {
             // PHP writes an empty object as an empty list.
-            json!({})
-        } else if DATA.contains(&key.as_str()) {
-            field.clone()
-        } else {
-            mended(field)
+            _ if is_map && is_empty => json!({}),
+            Value::Object(named) if is_map => {
+                named.iter().map(|(name, schema)| (name.clone(), mended(schema))).collect()
+            }
+            _ if DATA.contains(&key.as_str()) => field.clone(),
+            _ => mended(field),
         };
         (key.clone(), field)
     });
@@ -276,8 +281,13 @@ fn adapt(schema: &mut Value) {
                 Some(_) | None => Some(json!({})),
             };
             fields.extend(items.map(|items| ("items".to_owned(), items)));
-            let inner = fields.iter_mut().filter(|(key, _)| !DATA.contains(&key.as_str()));
-            inner.for_each(|(_, field)| adapt(field));
+            fields.iter_mut().for_each(|(key, field)| match field {
+                Value::Object(named) if MAPS.contains(&key.as_str()) => {
+                    named.values_mut().for_each(adapt);
+                }
+                field if !DATA.contains(&key.as_str()) => adapt(field),
+                _ => {}
+            });
         }
         _ => {}
     }
@@ -428,6 +438,18 @@ mod tests {
             list(json!({"type": "array", "items": {"anyOf": [text, text]}})),
         );
         check(list(json!(true)), list(json!({})));
+        // Names of parameters are not keys of a schema.
+        let unique = json!({"type": "array", "items": text, "uniqueItems": true});
+        for name in ["properties", "items", "type"] {
+            let named = json!({"type": "object", "properties": {name: unique.clone()}});
+            check(named.clone(), named);
+        }
+        check(
+            json!({"type": "object", "properties": {"default": {"type": "array"}}}),
+            json!({"type": "object", "properties": {"default": {"type": "array", "items": {}}}}),
+        );
+        let required = json!({"properties": {"required": true, "properties": unique}});
+        assert_eq!(simplify(&required), required);
         check(
             list(json!({"enum": [{"type": "array"}]})),
             list(json!({"enum": [{"type": "array"}]})),

@@ -146,10 +146,10 @@ impl ToolRunner for McpTool {
         Ok(CallState {
             identity: format!("{transport:?} {values} {digest} {category}"),
             binding: Binding {
-                stdin: None,
                 environment,
                 files: self.files().await?,
                 unbound: vec![unbound],
+                ..Binding::default()
             },
         })
     }
