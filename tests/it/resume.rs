@@ -418,10 +418,11 @@ fn a_newer_run_cancels_an_attempt_that_waits_to_continue() {
     let keys = "retry: {max_attempts: 2, backoff: 1s}\n    limits: {max_iterations: 1}";
     let place = place("look", "7339.OWN", keys);
     let root = place.path().display().to_string();
-    // The first attempt of `j` removes the file and fails at its limit; the other calls hang.
+    // The first attempt of `j` removes the file and fails at its limit; the other calls hang. The
+    // variable keeps the shell from looking like the `sleep` that it becomes.
     place.write(
         "tools.yaml",
-        &format!("version: 1\ntools: [{{name: look, description: Looks, category: read, cmd: sh, args: [-c, 'rm {root}/first || exec sleep 7339.OWN']}}]\n"),
+        &format!("version: 1\ntools: [{{name: look, description: Looks, category: read, cmd: sh, args: [-c, 'n=7339.OWN; rm {root}/first || exec sleep $n']}}]\n"),
     );
     let jobs = JOBS.replace("NAME", "j").replace("    tools: {write: [change]}\n", "");
     place.write("jobs.yaml", &jobs.replace("KEYS: KEYS", keys));
