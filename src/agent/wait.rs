@@ -72,8 +72,8 @@ impl ModelWaits {
 
     /// Lists the call of a run once it has lasted for a moment.
     ///
-    /// *Cancel*: the call is no longer listed. Poll this future beside the model call, and drop
-    /// both together.
+    /// *Cancel*: dropping this future removes the call from the list. Poll it beside the model
+    /// call, and drop both together.
     pub(super) async fn list(&self, run_id: &str, wait: Arc<ModelWait>) -> Infallible {
         tokio::time::sleep_until(wait.since + LISTED_AFTER).await;
         self.locked().insert(run_id.to_owned(), wait);

@@ -3,6 +3,7 @@
 //! Every id is valid by construction: it can be used as a file name, as a value in a database and
 //! as text on a terminal without another check.
 
+use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -127,6 +128,13 @@ impl RunId {
     pub fn from_ulid(ulid: ulid::Ulid) -> Self {
         Self(ulid.to_string().to_ascii_lowercase())
     }
+
+    /// Returns the moment that the id contains: when the run was queued or began.
+    #[must_use]
+    pub fn made_at(&self) -> Option<DateTime<Utc>> {
+        let Ok(ulid) = self.as_str().parse::<ulid::Ulid>() else { return None };
+        Some(DateTime::from(ulid.datetime()))
+    }
 }
 
 fn job_name(text: &str) -> bool {
@@ -194,6 +202,7 @@ mod tests {
     #[test]
     fn run_ids_are_lower_case_ulids() {
         let id = RunId::from_ulid(ulid::Ulid::from_parts(1, 2));
+        assert_eq!(id.made_at().map(|at| at.timestamp_millis()), Some(1));
         assert_eq!(RunId::parse(id.as_str()), Ok(id));
         assert!(RunId::parse("01ARZ3NDEKTSV4RRFFQ69G5FAV").is_err());
     }

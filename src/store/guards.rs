@@ -616,11 +616,8 @@ mod tests {
     async fn an_older_ledger_takes_newer_restrictions() {
         let home = tempfile::tempdir().unwrap();
         restricted(home.path()).await;
-        let copy = home.path().join("copy");
         let (ledger, _) = opened(home.path());
-        let reader = Connection::open(home.path().join("ledger.db")).unwrap();
-        reader.execute("VACUUM INTO ?1", [copy.display().to_string()]).unwrap();
-        drop(reader);
+        let copy = copy_of_ledger(home.path());
         ledger.pause(pause("b")).await.unwrap();
         ledger.unpause("a".into()).await.unwrap();
         drop(ledger);
@@ -629,6 +626,13 @@ mod tests {
         let (ledger, found) = opened(home.path());
         assert_eq!(found.restrictions, Restrictions::Newer);
         assert_eq!(pauses(&ledger).await, [pause("b")]);
+    }
+
+    fn copy_of_ledger(root: &Path) -> PathBuf {
+        let copy = root.join("copy");
+        let reader = Connection::open(root.join("ledger.db")).unwrap();
+        reader.execute("VACUUM INTO ?1", [copy.display().to_string()]).unwrap();
+        copy
     }
 
     /// Makes the file one of the first version, `ahead` changes ahead of the ledger.
@@ -680,11 +684,8 @@ mod tests {
     async fn a_death_before_the_commit_is_no_older_ledger() {
         let home = tempfile::tempdir().unwrap();
         restricted(home.path()).await;
-        let copy = home.path().join("copy");
         let (ledger, _) = opened(home.path());
-        let reader = Connection::open(home.path().join("ledger.db")).unwrap();
-        reader.execute("VACUUM INTO ?1", [copy.display().to_string()]).unwrap();
-        drop(reader);
+        let copy = copy_of_ledger(home.path());
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
         let cancelled = GivenUp::cancelled("ann had cancelled it".to_owned(), None);
         ledger.give_up(run_id.clone(), cancelled.clone()).await.unwrap();
@@ -839,10 +840,7 @@ mod tests {
         for plan_id in ["applied", "waiting"] {
             ledger.add_plan(plan(plan_id)).await.unwrap();
         }
-        let copy = home.path().join("copy");
-        let reader = Connection::open(home.path().join("ledger.db")).unwrap();
-        reader.execute("VACUUM INTO ?1", [copy.display().to_string()]).unwrap();
-        drop(reader);
+        let copy = copy_of_ledger(home.path());
         ledger.claim_plan("applied".to_owned(), PlanState::Failed).await.unwrap().unwrap();
         drop(ledger);
         lose(home.path());

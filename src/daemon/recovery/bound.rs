@@ -36,13 +36,7 @@ pub(crate) async fn keep_clean(host: &Host, active: Option<RunId>) -> Result<(),
         |error| DbError::Unreadable { path: host.state.root().join("runs/open"), error };
     let open = host.state.oldest_open().map_err(unreadable)?;
     let now = host.clock.now();
-    let begun = [queued, open, active].into_iter().flatten().filter_map(|run_id| begin_of(&run_id));
+    let begun = [queued, open, active].into_iter().flatten().filter_map(|run_id| run_id.made_at());
     let since = begun.chain([now]).min().unwrap_or(now);
     ledger.set_meta(CLEAN_SINCE, since.timestamp_millis()).await
-}
-
-/// Returns the moment in the id of a run.
-fn begin_of(run_id: &RunId) -> Option<DateTime<Utc>> {
-    let Ok(ulid) = run_id.as_str().parse::<ulid::Ulid>() else { return None };
-    Some(DateTime::from(ulid.datetime()))
 }

@@ -69,7 +69,7 @@ impl Supervisor {
         }
         let config = self.config.borrow();
         let job = config.jobs.get(run.job.as_str())?;
-        let waited = (now - queued_at(&run.run_id)?).to_std();
+        let waited = (now - run.run_id.made_at()?).to_std();
         if waited.is_ok_and(|waited| waited > window(job)) {
             return None;
         }
@@ -113,10 +113,4 @@ fn window(job: &Job) -> Duration {
         Catchup::None => ON_TIME,
         Catchup::Latest | Catchup::All => job.catchup_window.max(ON_TIME),
     }
-}
-
-/// Returns when a run was queued: the moment that its id contains.
-fn queued_at(run_id: &RunId) -> Option<DateTime<Utc>> {
-    let Ok(ulid) = run_id.as_str().parse::<ulid::Ulid>() else { return None };
-    Some(DateTime::from(ulid.datetime()))
 }
