@@ -1028,6 +1028,8 @@ fn code_in_an_argument_is_told_from_a_read() {
             "make SHELL='rm x'",
             "make CC='rm x;'",
             "make 'X=$(shell rm x)'",
+            "make CC=\"$x\"; make -j4 $x",
+            "make \"$x\"",
             "kubectl exec p -c b -- kill 1",
             "kubectl exec p --kubeconfig=x -- ls",
             "psql -c '\\! ls'",
@@ -1070,7 +1072,7 @@ fn code_in_an_argument_is_told_from_a_read() {
         &[
             "dnf history",
             "make test",
-            "make VERSION=1.2 CFLAGS='-O2 -g' image",
+            "make VERSION=1.2 CFLAGS='-O2 -g' -j\"$n\" image",
             "kubectl exec -n a p -c b -- cat /etc/hosts",
             "kubectl exec p -- ls -c",
             "psql -c '\\dt'",

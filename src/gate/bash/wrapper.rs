@@ -74,16 +74,18 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
 /// The shells with which `make` runs its recipes anyway.
 const PLAIN_SHELLS: &str = "/bin/sh /bin/bash /bin/dash /usr/bin/sh /usr/bin/bash /usr/bin/dash";
 
-/// Tells whether an argument of `make` sets a variable to code: the program that runs the recipes,
-/// a text that make or its shell expands, or the name of a known program.
+/// Tells whether an argument of `make` may set a variable to code: the program that runs the
+/// recipes, a text that make or its shell expands, the name of a known program, or a word that is
+/// known only at run time.
 fn sets_code(word: &Word) -> bool {
     let (name, value) = word.beginning().split_once('=').unwrap_or_default();
     let name = name.trim_end_matches([':', '+', '?', '!']);
     if name == "SHELL" && word.known().is_some() && is_listed(PLAIN_SHELLS, value) {
         return false;
     }
-    !name.starts_with('-')
-        && (is_listed("SHELL .SHELLFLAGS MAKE MAKEFLAGS MAKEFILES", name)
+    !word.beginning().starts_with('-')
+        && (word.known().is_none()
+            || is_listed("SHELL .SHELLFLAGS MAKE MAKEFLAGS MAKEFILES", name)
             || value.contains(['$', '`', ';', '|', '&', '<', '>'])
             || unknown::names_program(value))
 }
