@@ -58,6 +58,9 @@ pub(crate) fn is_listed(list: &str, word: &str) -> bool {
 /// keys are our own.
 pub(crate) type Words = LazyLock<HashSet<&'static str>>;
 
+/// A table by the name of a program, for frequent lookups.
+pub(crate) type ByProgram<T> = LazyLock<HashMap<&'static str, T>>;
+
 /// Splits a list of words at spaces.
 pub(crate) fn words(list: &'static str) -> HashSet<&'static str> {
     list.split_ascii_whitespace().collect()

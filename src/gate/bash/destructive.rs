@@ -4,7 +4,7 @@ use super::devices::{READERS, changes_smart, is_kernel_tree, may_name_device};
 use super::options::has;
 use super::subcommands;
 use super::word::Word;
-use crate::argv::programs::{Words, is_listed, words};
+use crate::argv::programs::{ByProgram, Words, is_listed, words};
 
 static ALWAYS: Words = Words::new(|| {
     words(
@@ -29,7 +29,7 @@ const DNF: &[&str] =
 
 /// Programs that are destructive, except with one of these first arguments, with which they only
 /// read.
-const BUT_FOR: &[(&str, &[&str])] = &[
+const BUT_FOR_OF: &[(&str, &[&str])] = &[
     ("mount", &["-l", "--show-labels", "-V", "--version", "-h", "--help"]),
     ("crontab", &["-l"]),
     ("apt", &["list", "show", "search", "policy", "depends", "rdepends", "--version"]),
@@ -136,15 +136,17 @@ static COMMON: Words = Words::new(|| {
 pub(super) fn is_program(name: &str) -> bool {
     COMMON.contains(name)
         || ALWAYS.contains(name)
-        || BUT_FOR.iter().any(|(known, _)| *known == name)
+        || BUT_FOR.contains_key(name)
         || name.contains('/')
         || name.starts_with("mkfs")
 }
 
+static BUT_FOR: ByProgram<&[&str]> = ByProgram::new(|| BUT_FOR_OF.iter().copied().collect());
+
 /// Tells whether a program is destructive, always or except with certain arguments.
 pub(super) fn is_listed_program(name: &str) -> bool {
     ALWAYS.contains(name)
-        || BUT_FOR.iter().any(|(known, _)| *known == name)
+        || BUT_FOR.contains_key(name)
         || name.starts_with("mkfs")
 }
 
@@ -167,7 +169,7 @@ pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
         program.strip_prefix(name).is_some_and(|rest| rest.starts_with('-') && rest != "-save")
     });
     let looked_up = tables.unwrap_or(program);
-    if let Some((_, harmless)) = BUT_FOR.iter().find(|(name, _)| *name == looked_up) {
+    if let Some(harmless) = BUT_FOR.get(looked_up) {
         return if only_looks(program, arguments, harmless) {
             None
         } else {

@@ -6,11 +6,11 @@
 use super::options::{has, has_shortened};
 use super::verbs::is_verb;
 use super::word::Word;
-use crate::argv::programs::is_listed;
+use crate::argv::programs::{ByProgram, is_listed};
 
 /// Subcommands that destroy or change something, of programs that otherwise mostly read or create.
 /// Any argument that is not an option may be the subcommand.
-const WORDS: &[(&str, &str)] = &[
+const WORDS_OF: &[(&str, &str)] = &[
     ("kubectl", "delete drain evict"),
     ("oc", "delete drain evict"),
     ("argocd", "delete rollback terminate-op"),
@@ -65,7 +65,7 @@ const REDIS: &str =
 const CONTAINERS: &str = "rm rmi stop kill prune down leave reset pause";
 
 /// Options that destroy or change something, of programs that otherwise mostly read or create.
-const OPTIONS: &[(&str, &[&str])] = &[
+const OPTIONS_OF: &[(&str, &[&str])] = &[
     ("journalctl", &["--vacuum-size", "--vacuum-time", "--vacuum-files", "--rotate"]),
     ("logrotate", &["-f", "--force"]),
     ("dmesg", &["-C", "-c", "--clear", "--read-clear"]),
@@ -103,15 +103,19 @@ const READING_HEADS: &str = "describe get list lookup filter search tail head ls
 
 const KUBECTL: &str = "-n --namespace --context --cluster --user -s --server --request-timeout";
 
+static WORDS: ByProgram<&str> = ByProgram::new(|| WORDS_OF.iter().copied().collect());
+
+static OPTIONS: ByProgram<&[&str]> = ByProgram::new(|| OPTIONS_OF.iter().copied().collect());
+
 /// Returns why a command is destructive, if one of its arguments is in [`OPTIONS`] or [`WORDS`].
 pub(super) fn reason(program: &str, arguments: &[Word]) -> Option<String> {
     let stem = stem(program);
-    if let Some((_, options)) = OPTIONS.iter().find(|(name, _)| *name == program)
+    if let Some(options) = OPTIONS.get(program)
         && (has(arguments, options) || has_shortened(arguments, options))
     {
         return Some(format!("`{program}` would remove or change something"));
     }
-    let (_, verbs) = WORDS.iter().find(|(name, _)| *name == stem || *name == program)?;
+    let verbs = WORDS.get(stem).or_else(|| WORDS.get(program))?;
     if only_reads(program, arguments) {
         return None;
     }
@@ -165,7 +169,7 @@ pub(super) fn only_reads(program: &str, arguments: &[Word]) -> bool {
         "gcloud" | "az" => false,
         "kubectl" | "oc" if first == "auth" => second == "can-i",
         // In `docker stop ps`, `ps` is the name of a container.
-        _ if WORDS.iter().any(|(name, verbs)| *name == stem && is_listed(verbs, first)) => false,
+        _ if WORDS.get(stem).is_some_and(|verbs| is_listed(verbs, first)) => false,
         _ => {
             is_listed(READING, first)
                 || !is_listed("exec run rsh debug", first)
@@ -178,8 +182,7 @@ pub(super) fn only_reads(program: &str, arguments: &[Word]) -> bool {
 /// Tells whether the tables describe the subcommands or options of a program.
 pub(super) fn is_described(program: &str) -> bool {
     let stem = stem(program);
-    WORDS.iter().any(|(name, _)| *name == stem || *name == program)
-        || OPTIONS.iter().any(|(name, _)| *name == program)
+    WORDS.contains_key(stem) || WORDS.contains_key(program) || OPTIONS.contains_key(program)
 }
 
 /// Returns the name of a program without a version suffix.

@@ -75,6 +75,9 @@ pub(super) fn reason(
     is_fed: bool,
     is_ruled: &dyn Fn(&str) -> bool,
 ) -> Option<String> {
+    if HARMLESS.contains(program) {
+        return None;
+    }
     if let Some(why) = abbreviated::reason(program, arguments) {
         return Some(why);
     }
@@ -128,6 +131,9 @@ pub(super) fn reason(
 /// Returns what a program runs if no table describes it and its arguments have the form of a
 /// launcher: a program after `--`, the name of a known program, or the word `exec`.
 pub(super) fn launched(program: &str, arguments: &[Word]) -> Vec<Inner> {
+    if HARMLESS.contains(program) {
+        return Vec::new();
+    }
     if is_listed(BUNDLES, program) {
         let is_tool = |word: &Word| word.known().is_some_and(|text| is_listed(BUNDLED, text));
         let at = arguments.iter().position(is_tool);
