@@ -1,8 +1,8 @@
 //! dutyd runs language-model agents on a schedule, unattended, on machines that matter.
 //!
 //! `ARCHITECTURE.md` describes how data flows through these modules. A module may import only from
-//! the modules before it in this list: `domain`, `text`, `argv`, `schedule`, `config`, `gate`,
-//! `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`, `server`, `cli`.
+//! the modules before it in this list: `domain`, `text`, `argv`, `schedule`, `catalogue`, `config`,
+//! `gate`, `agent`, `provider`, `process`, `tools`, `store`, `sinks`, `run`, `daemon`, `server`, `cli`.
 //! `tests/tidy.rs` enforces this order.
 
 #![cfg_attr(
@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod argv;
+pub mod catalogue;
 pub mod cli;
 pub mod clock;
 pub mod config;

@@ -15,8 +15,23 @@ use std::path::{Path, PathBuf};
 
 /// Each folder may import only from those before it. *Source*: `ARCHITECTURE.md`.
 const ORDER: &[&str] = &[
-    "domain", "text", "argv", "schedule", "config", "gate", "agent", "provider", "process",
-    "tools", "store", "sinks", "run", "daemon", "server", "cli",
+    "domain",
+    "text",
+    "argv",
+    "schedule",
+    "catalogue",
+    "config",
+    "gate",
+    "agent",
+    "provider",
+    "process",
+    "tools",
+    "store",
+    "sinks",
+    "run",
+    "daemon",
+    "server",
+    "cli",
 ];
 
 fn sources() -> Vec<(PathBuf, String)> {

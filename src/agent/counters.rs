@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use super::model::ModelReply;
-use crate::config::Price;
+use crate::catalogue::{CacheWrites, Price};
 use crate::domain::{Event, Turn, Usage};
 use crate::gate::Spent;
 
@@ -14,6 +14,19 @@ const CHARACTERS_PER_TOKEN: u64 = 4;
 /// An image counts like a text of this many characters. Providers count about 1,600 tokens for an
 /// image of the largest size.
 const CHARACTERS_PER_IMAGE: usize = 6400;
+
+/// The cost of a reply.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Cost {
+    /// Computed from the price of the model.
+    Computed,
+    /// The transcript has it. The price may have changed since then.
+    Recorded {
+        /// In US dollars; `None` if the price was unknown.
+        usd: Option<f64>,
+        is_estimated: bool,
+    },
+}
 
 /// What a run has used so far.
 #[derive(Debug, Clone, PartialEq)]
@@ -28,6 +41,8 @@ pub struct Counters {
     pub usage: Usage,
     /// Cost in US dollars; `None` as soon as a model without a known price has answered.
     pub cost: Option<f64>,
+    /// Whether a part of the cost rests on the price of a relative of its model.
+    pub cost_is_estimated: bool,
     /// Input tokens of the last request if the provider read any of them from its cache or wrote
     /// any to it, otherwise 0.
     pub cached: u64,
@@ -43,6 +58,7 @@ impl Default for Counters {
             tools_used: BTreeSet::new(),
             usage: Usage::default(),
             cost: Some(0.0),
+            cost_is_estimated: false,
             cached: 0,
             counted: None,
         }
@@ -55,11 +71,13 @@ pub(crate) struct BrokenOff {
     pub(crate) usage: Usage,
     /// In US dollars; `None` if the price of a model is unknown.
     pub(crate) cost: Option<f64>,
+    /// Whether a part of the cost rests on an estimated price.
+    pub(crate) is_estimated: bool,
 }
 
 impl Default for BrokenOff {
     fn default() -> Self {
-        Self { usage: Usage::default(), cost: Some(0.0) }
+        Self { usage: Usage::default(), cost: Some(0.0), is_estimated: false }
     }
 }
 
@@ -76,6 +94,7 @@ impl BrokenOff {
     pub(crate) fn add(&mut self, other: &Self) {
         self.usage.add(&other.usage);
         self.cost = self.cost.zip(other.cost).map(|(before, cost)| before + cost);
+        self.is_estimated |= other.is_estimated;
     }
 
     /// Counts an attempt with its input and the bytes of its answer that had arrived.
@@ -83,7 +102,11 @@ impl BrokenOff {
         let output_tokens = answer_bytes.div_ceil(CHARACTERS_PER_TOKEN);
         let usage = Usage { input_tokens, output_tokens, ..Usage::default() };
         self.usage.add(&usage);
-        self.cost = self.cost.zip(price).map(|(before, price)| before + price.cost(&usage, 0));
+        self.is_estimated |= price.is_some_and(|price| price.is_estimated);
+        self.cost = self
+            .cost
+            .zip(price)
+            .map(|(before, price)| before + price.cost(&usage, CacheWrites::default()));
     }
 }
 
@@ -92,22 +115,23 @@ impl Counters {
     pub(crate) fn add(&mut self, broken_off: &BrokenOff) {
         self.usage.add(&broken_off.usage);
         self.cost = self.cost.zip(broken_off.cost).map(|(before, cost)| before + cost);
+        self.cost_is_estimated |= broken_off.is_estimated;
     }
 
-    /// Counts a reply and returns its cost. Estimates the token counts that the provider did not
-    /// report.
+    /// Counts a reply. Returns its cost, and whether that rests on an estimated price. Estimates the
+    /// token counts that the provider did not report.
     pub(crate) fn answer(
         &mut self,
         reply: &ModelReply,
         history_len: usize,
         estimated_input: u64,
-        price: Option<Price>,
-    ) -> Option<f64> {
+        (price, cost): (Option<Price>, Cost),
+    ) -> (Option<f64>, bool) {
         self.iterations += 1;
         // The scripted model, which demos and tests use, reports zero tokens on purpose.
         let is_free = reply.usage == Some(Usage::default())
             && reply.stop_reason.is_none()
-            && price == Some(Price::free());
+            && price.is_some_and(|price| price.is_free());
         // Missing or zero counts would let a run exceed its budgets, so replace them with
         // estimates.
         let mut usage = reply.usage.unwrap_or_default();
@@ -121,25 +145,38 @@ impl Counters {
             usage.output_tokens = tokens(written);
         }
         self.usage.add(&usage);
-        let is_cached = usage.cached_input_tokens > 0 || reply.cache_write_tokens > 0;
+        let is_cached = usage.cached_input_tokens > 0 || reply.cache_writes.all > 0;
         self.cached = if is_cached { usage.input_tokens } else { 0 };
-        let cost = price.map(|price| price.cost(&usage, reply.cache_write_tokens));
+        let (cost, is_estimated) = match cost {
+            Cost::Recorded { usd, is_estimated } => (usd, is_estimated),
+            Cost::Computed => (
+                price.map(|price| price.cost(&usage, reply.cache_writes)),
+                price.is_some_and(|price| price.is_estimated),
+            ),
+        };
         self.cost = self.cost.zip(cost).map(|(before, cost)| before + cost);
+        self.cost_is_estimated |= is_estimated;
         if reply.usage.is_some_and(|usage| usage.input_tokens > 0) {
             self.counted = Some((usage.total(), history_len));
         }
-        cost
+        (cost, is_estimated)
     }
 
-    /// Estimates the tokens of a request with this history.
-    pub(crate) fn estimate(&self, system: &str, tools_bytes: usize, history: &[Turn]) -> u64 {
-        match self.counted {
-            Some((counted, len)) => {
-                counted.saturating_add(history.iter().skip(len).map(turn_tokens).sum())
-            }
-            None => tokens(system.len() + tools_bytes)
-                .saturating_add(history.iter().map(turn_tokens).sum()),
-        }
+    /// Estimates the tokens of a request with this history. `per_token` is the number of characters of
+    /// a token of the model; `None` if it is unknown.
+    pub(crate) fn estimate(
+        &self,
+        system: &str,
+        tools_bytes: usize,
+        history: &[Turn],
+        per_token: Option<f64>,
+    ) -> u64 {
+        let (counted, skipped, before) = match self.counted {
+            Some((counted, len)) => (counted, len, 0),
+            None => (0, 0, system.len() + tools_bytes),
+        };
+        let rest = history.iter().skip(skipped).map(characters).sum::<usize>();
+        counted.saturating_add(tokens_of(before + rest, per_token))
     }
 }
 
@@ -147,8 +184,22 @@ fn tokens(characters: usize) -> u64 {
     (characters as u64).div_ceil(CHARACTERS_PER_TOKEN)
 }
 
-fn turn_tokens(turn: &Turn) -> u64 {
-    tokens(match turn {
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::cast_sign_loss,
+    reason = "a text is far smaller than 2^52 characters"
+)]
+fn tokens_of(characters: usize, per_token: Option<f64>) -> u64 {
+    match per_token.filter(|per_token| *per_token > 0.0) {
+        Some(per_token) => (characters as f64 / per_token).ceil() as u64,
+        None => tokens(characters),
+    }
+}
+
+/// Returns the characters of a turn.
+fn characters(turn: &Turn) -> usize {
+    match turn {
         Turn::User(text) | Turn::Steering(text) => text.len(),
         Turn::Assistant(turn) => {
             turn.text.len() + turn.tool_calls.iter().map(|call| call.name.len() + 40).sum::<usize>()
@@ -157,5 +208,5 @@ fn turn_tokens(turn: &Turn) -> u64 {
             .iter()
             .map(|result| result.content.len() + result.images.len() * CHARACTERS_PER_IMAGE)
             .sum(),
-    })
+    }
 }

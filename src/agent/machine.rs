@@ -13,13 +13,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::counters::{BrokenOff, Counters};
+use super::counters::{BrokenOff, Cost, Counters};
 use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, Settled};
 use super::model::{ErrorClass, ModelError, ModelReply};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
 use super::rules::{ModelFacts, Rules};
 use super::tool::Toolbox;
+use crate::catalogue::CacheWrites;
 use crate::domain::{
     AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason, ToolResult,
     Turn,
@@ -66,6 +67,7 @@ pub enum Input {
         model: ModelFacts,
         /// The name of this model in the configuration.
         model_name: String,
+        cost: Cost,
         /// How long the run has worked, in whole milliseconds.
         elapsed: Duration,
     },
@@ -121,6 +123,8 @@ pub struct Machine {
     changes: Changes,
     call_ids: BTreeSet<CallId>,
     confirmed: bool,
+    /// Whether a call of the run has worked, or its precheck gave an answer.
+    has_looked: bool,
     last_text: String,
     failed_in_a_row: u64,
     malformed_in_a_row: u32,
@@ -151,6 +155,7 @@ impl Machine {
             .sum();
         Self {
             confirmed: !rules.confirm || toolbox.offered().is_empty(),
+            has_looked: !rules.needs_call || !can_look(&toolbox),
             window: rules.loop_window.map(Window::new),
             rules,
             model,
@@ -171,6 +176,11 @@ impl Machine {
             noticed: BTreeSet::new(),
             elapsed: Duration::ZERO,
         }
+    }
+
+    /// Counts the precheck of the run, which gave an answer, as a call that worked.
+    pub fn count_precheck(&mut self) {
+        self.has_looked = true;
     }
 
     /// Returns the history so far.
@@ -245,13 +255,21 @@ impl Machine {
                 self.history.push(Turn::User(before + &text));
                 self.ask_or_stop(&mut events)
             }
-            Input::Reply { reply, latency_ms, first_token_ms, model, model_name, elapsed } => {
+            Input::Reply {
+                reply,
+                latency_ms,
+                first_token_ms,
+                model,
+                model_name,
+                cost,
+                elapsed,
+            } => {
                 self.elapsed = elapsed;
                 self.counters.spent.refill(self.rules.gate.rate, elapsed);
                 // The next request goes to the model that answered.
                 self.model = model;
                 let timing = Timing { latency_ms, first_token_ms, elapsed };
-                self.on_reply(*reply, (model_name, timing), decided, &mut events)
+                self.on_reply(*reply, cost, (model_name, timing), decided, &mut events)
             }
             Input::ModelFailed(error) => self.on_failure(error, &mut events),
             Input::Results(results) => self.on_results(results, &mut events),
@@ -263,17 +281,20 @@ impl Machine {
     fn on_reply(
         &mut self,
         mut reply: ModelReply,
+        cost: Cost,
         (model_name, timing): (String, Timing),
         decided: Option<&BTreeMap<CallId, Settled>>,
         events: &mut Vec<Event>,
     ) -> Action {
         let estimated = self.estimate();
-        let cost =
-            self.counters.answer(&reply, self.history.len() + 1, estimated, self.model.price);
+        let price = self.model.price;
+        let (cost, is_estimated) =
+            self.counters.answer(&reply, self.history.len() + 1, estimated, (price, cost));
         let explanation = reply.explanation.take();
-        let cache_write_tokens = reply.cache_write_tokens;
+        let cache_writes = reply.cache_writes;
         let turn = self.assistant_turn(reply);
-        let facts = ReplyFacts { model: Some(model_name), cost, cache_write_tokens, timing };
+        let facts =
+            ReplyFacts { model: Some(model_name), cost, is_estimated, cache_writes, timing };
         events.push(assistant_event(&turn, &self.toolbox, facts));
         let finish_reason = turn.finish_reason;
         let calls = turn.tool_calls.clone();
@@ -363,6 +384,9 @@ impl Machine {
         } else if counted().next().is_some() {
             self.failed_in_a_row += 1;
         }
+        self.has_looked |= results
+            .iter()
+            .any(|result| result.error_kind.is_none() && looks(&result.name, &self.toolbox));
         for result in &results {
             match &result.planned {
                 Planned::Nothing => {}
@@ -435,7 +459,13 @@ impl Machine {
             provider_data: None,
         };
         let timing = Timing { latency_ms: 0, first_token_ms: None, elapsed: self.elapsed };
-        let facts = ReplyFacts { model: None, cost: Some(0.0), cache_write_tokens: 0, timing };
+        let facts = ReplyFacts {
+            model: None,
+            cost: Some(0.0),
+            is_estimated: false,
+            cache_writes: CacheWrites::default(),
+            timing,
+        };
         events.push(assistant_event(&turn, &self.toolbox, facts));
         self.history.push(Turn::Assistant(Box::new(turn)));
         message.clone_into(&mut self.last_text);
@@ -452,6 +482,18 @@ impl Machine {
         let result = Some(self.last_text.clone()).filter(|text| !text.is_empty());
         Action::End(End { stop_reason, result, error })
     }
+}
+
+/// The built-in tools that look at nothing outside the run.
+const LOOK_AT_NOTHING: &[&str] = &["todo_read", "todo_write", "skill"];
+
+fn looks(name: &str, toolbox: &Toolbox) -> bool {
+    !LOOK_AT_NOTHING.contains(&toolbox.canonical(name))
+}
+
+/// Tells whether a tool of the run looks at something outside the run.
+fn can_look(toolbox: &Toolbox) -> bool {
+    toolbox.offered().iter().any(|tool| looks(&tool.name, toolbox))
 }
 
 #[cfg(test)]

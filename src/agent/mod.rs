@@ -29,7 +29,7 @@ pub use dispatch::{
 pub use executor::{CallExecutor, OpenCall};
 pub use machine::{Action, End, Input, Machine, Step};
 pub use model::{
-    DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
+    Claim, DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use rebuild::{RebuildError, Rebuilt, RecordedStart, Sources, rebuild};

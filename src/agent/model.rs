@@ -10,6 +10,7 @@ use async_trait::async_trait;
 use serde_json::Value;
 
 use super::shown::ToolDefinition;
+use crate::catalogue::CacheWrites;
 use crate::domain::{FinishReason, StopReason, Turn, Usage};
 
 /// The longest pause before a retry that a provider can ask for. A run does not wait for longer.
@@ -30,6 +31,9 @@ pub struct ModelRequest<'a> {
     /// Maximum output tokens of the reply. The limit in the model's settings also applies. `None` adds
     /// no limit to it.
     pub max_output_tokens: Option<u32>,
+    /// Whether the last answer was cut off by the limit of output tokens. The request then asks for
+    /// a higher limit, as far as the model and `max_output_tokens` allow.
+    pub follows_cut: bool,
 }
 
 /// A tool call as the provider sent it, unvalidated and untrusted.
@@ -60,7 +64,7 @@ pub struct ModelReply {
     /// Token counts, if the provider reported them.
     pub usage: Option<Usage>,
     /// Input tokens that the provider wrote to its cache.
-    pub cache_write_tokens: u64,
+    pub cache_writes: CacheWrites,
     /// The provider's id of the reply.
     pub response_id: Option<String>,
     /// Data that later requests must return to the provider unchanged.
@@ -215,6 +219,16 @@ impl ErrorClass {
     }
 }
 
+/// What one object in the body of an error says.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Claim {
+    /// The parameter of the request that the error is about, as the provider names it.
+    pub parameter: Option<String>,
+    /// The code or the type of the error; empty if it has none.
+    pub code: String,
+    pub message: String,
+}
+
 /// A failed attempt to call a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
@@ -225,13 +239,24 @@ pub struct ModelError {
     pub message: String,
     /// How long the provider asks us to wait before a retry.
     pub retry_after: Option<Duration>,
+    /// What the body of the error says, the innermost of nested errors first.
+    pub claims: Vec<Claim>,
+    /// The optional parameter that the model leaves out from now on, because this error refuses it.
+    /// The same request can then be sent again.
+    pub dropped: Option<&'static str>,
 }
 
 impl ModelError {
     /// Returns an error of `class`.
     #[must_use]
     pub fn new(class: ErrorClass, message: impl Into<String>) -> Self {
-        Self { class, message: message.into(), retry_after: None }
+        Self {
+            class,
+            message: message.into(),
+            retry_after: None,
+            claims: Vec::new(),
+            dropped: None,
+        }
     }
 
     /// Tells whether the provider asks for a longer pause than a run waits for.
@@ -245,6 +270,10 @@ impl ModelError {
 pub trait DeltaSink: Send + Sync {
     /// Records that bytes of an answer have arrived. Must not block.
     fn begin_answer(&self) {}
+
+    /// Receives the provider's word for why the model stopped, if dutyd does not know it. Must not
+    /// block.
+    fn stopped_unknown(&self, _word: &str) {}
 
     /// Receives a piece of text. Must not block.
     fn delta(&self, text: &str);

@@ -10,13 +10,14 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::counters::BrokenOff;
+use super::counters::{BrokenOff, Cost};
 use super::dispatch::{CallOutcome, Planned, Settled};
 use super::machine::{Action, Input, Machine, malformed_reason};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use super::rules::ModelFacts;
 use super::tool::CallOutput;
 use super::untrusted::Marker;
+use crate::catalogue::CacheWrites;
 use crate::config::Mode;
 use crate::domain::{
     CallEnd, CallId, CallStart, Category, DecisionKind, Event, Image, InputSource, PlanRead,
@@ -158,7 +159,7 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                 }
             }
             (_, Some(Event::Warning { usage: Some(usage), cost_usd, .. })) => {
-                machine.charge(&BrokenOff { usage: *usage, cost: *cost_usd });
+                machine.charge(&BrokenOff { usage: *usage, cost: *cost_usd, is_estimated: false });
                 events.next();
                 step.events = Vec::new();
                 continue;
@@ -274,6 +275,9 @@ fn reply(event: &Event, sources: &Sources<'_>) -> Option<Input> {
         stop_reason,
         usage,
         cache_write_tokens,
+        cache_write_long_tokens,
+        cost_usd,
+        cost_estimated,
         model,
         elapsed_ms,
         latency_ms,
@@ -293,7 +297,7 @@ fn reply(event: &Event, sources: &Sources<'_>) -> Option<Input> {
         stop_reason: stop_reason.clone(),
         explanation: None,
         usage: *usage,
-        cache_write_tokens: *cache_write_tokens,
+        cache_writes: CacheWrites { all: *cache_write_tokens, long: *cache_write_long_tokens },
         response_id: response_id.clone(),
         provider_data: provider_data.clone(),
     };
@@ -303,6 +307,7 @@ fn reply(event: &Event, sources: &Sources<'_>) -> Option<Input> {
         first_token_ms: *first_token_ms,
         model: (sources.model)(model.as_deref()),
         model_name: model.clone().unwrap_or_default(),
+        cost: Cost::Recorded { usd: *cost_usd, is_estimated: *cost_estimated },
         elapsed: Duration::from_millis(*elapsed_ms),
     })
 }

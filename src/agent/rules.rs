@@ -1,6 +1,7 @@
 //! The rules of a session.
 
-use crate::config::{Approval, Limits, Mode, Price};
+use crate::catalogue::Price;
+use crate::config::{Approval, Limits, Mode};
 use crate::gate::GateRules;
 
 /// The rules of a session, frozen at its start.
@@ -20,6 +21,8 @@ pub struct Rules {
     /// Whether the model must confirm its first reply without calls. Has no effect in a session
     /// without tools.
     pub confirm: bool,
+    /// Whether a run in which no call worked is not green.
+    pub needs_call: bool,
     /// How many of the last calls to search for repetitions; `None` disables the search.
     pub loop_window: Option<usize>,
 }
@@ -31,4 +34,6 @@ pub struct ModelFacts {
     pub price: Option<Price>,
     /// The size of the context window in tokens.
     pub context_window: u64,
+    /// Characters per token of ordinary text; `None` if unknown.
+    pub characters_per_token: Option<f64>,
 }

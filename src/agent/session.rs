@@ -15,7 +15,7 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::time::Instant;
 
 use super::approval::Approver;
-use super::counters::{BrokenOff, Counters};
+use super::counters::{BrokenOff, Cost, Counters};
 use super::dispatch::Changes;
 use super::machine::{Action, End, Input, Machine, Step};
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
@@ -25,7 +25,8 @@ use super::sink::{EventSink, RecordError};
 use super::stop::StopSignal;
 use super::untrusted::Marker;
 use super::wait::{ModelWait, ModelWaits};
-use crate::config::Price;
+use crate::catalogue::{Price, Prices};
+use crate::clock::Clock;
 use crate::domain::{Event, LiveEvent, StopReason};
 
 /// The first and the longest pause between two attempts, before jitter shortens them. A provider
@@ -67,6 +68,8 @@ pub struct SessionParts {
     pub run_id: String,
     /// Asks a person for approval.
     pub approver: Arc<dyn Approver>,
+    /// Tells which price applies.
+    pub clock: Arc<dyn Clock>,
     /// Signals that the run must end.
     pub stop: StopSignal,
     /// Lists the model calls of the session while they last.
@@ -87,7 +90,9 @@ pub struct ModelInUse {
     pub model: Arc<dyn Model>,
     /// Maximum number of retries of one model call: attempts after the first.
     pub max_retries: u32,
-    /// What the loop knows about the model.
+    /// The prices; `None` if unknown.
+    pub prices: Option<Prices>,
+    /// What else the loop knows about the model; its price is that of the start of the session.
     pub facts: ModelFacts,
     /// Whether a reply may contain several calls.
     pub parallel_calls: bool,
@@ -264,7 +269,8 @@ impl Session {
             let is_unavailable = error.class.stop_reason() == StopReason::ProviderUnavailable
                 && error.class != ErrorClass::BadToolGeneration;
             let mut others = self.parts.models.iter().enumerate().skip(at + 1);
-            let affordable = others.find(|(_, next)| self.parts.machine.affords(next.facts.price));
+            let affordable =
+                others.find(|(_, next)| self.parts.machine.affords(self.facts_of(next).price));
             let Some((to, next)) = affordable.filter(|_| is_unavailable) else {
                 return Ok(Input::ModelFailed(error));
             };
@@ -311,21 +317,40 @@ impl Session {
                 started,
                 first_ms: AtomicU64::new(u64::MAX),
                 bytes: AtomicU64::new(0),
+                stopped: Mutex::default(),
             };
             let error = match self.attempt(model, &deltas).await {
                 Ok(reply) => {
+                    let unknown = locked(&deltas.stopped).take();
+                    if let Some(word) = unknown {
+                        let message = format!(
+                            "`{}` stopped for a reason that dutyd does not know: {word}",
+                            model.name
+                        );
+                        self.parts.sink.record(Event::warning("stop_reason", message)).await?;
+                    }
                     let first = deltas.first_ms.load(Ordering::Relaxed);
                     return Ok(Input::Reply {
                         reply: Box::new(reply),
                         latency_ms: millis(started.elapsed()),
                         first_token_ms: (first != u64::MAX).then_some(first),
-                        model: model.facts,
+                        model: self.facts_of(model),
                         model_name: model.name.clone(),
+                        cost: Cost::Computed,
                         elapsed: Duration::from_millis(millis(self.elapsed())),
                     });
                 }
                 Err(error) => error,
             };
+            if let Some(parameter) = error.dropped {
+                let message = format!(
+                    "`{}` does not take `{parameter}`: {}; the request is repeated without it",
+                    model.name, error.message
+                );
+                let warning = self.take_broken_off().warning("parameter_dropped", message);
+                self.parts.sink.record(warning).await?;
+                continue;
+            }
             if error.class == ErrorClass::Loading
                 && self.await_loading(&error, &mut loading).await?
             {
@@ -379,24 +404,32 @@ impl Session {
         Ok(true)
     }
 
+    /// Returns what the loop knows about a model now.
+    fn facts_of(&self, model: &ModelInUse) -> ModelFacts {
+        let now = self.parts.clock.now();
+        ModelFacts { price: model.prices.as_ref().and_then(|prices| prices.at(now)), ..model.facts }
+    }
+
     async fn attempt(
         &self,
         model: &ModelInUse,
         deltas: &Deltas<'_>,
     ) -> Result<ModelReply, ModelError> {
         let machine = &self.parts.machine;
+        let price = self.facts_of(model).price;
         let request = ModelRequest {
             system: &machine.system().text,
             stable: machine.system().stable,
             parallel_calls: model.parallel_calls,
             history: machine.history(),
             tools: machine.toolbox().offered(),
-            max_output_tokens: machine.reply_limit(model.facts.price),
+            max_output_tokens: machine.reply_limit(price),
+            follows_cut: machine.follows_cut(),
         };
         self.parts.sink.live(LiveEvent::AssistantTextStart);
         let mut attempt = Attempt {
             input_tokens: machine.estimate(),
-            price: model.facts.price,
+            price,
             deltas,
             broken_off: &self.broken_off,
             may_have_cost: true,
@@ -435,11 +468,17 @@ struct Deltas<'a> {
     first_ms: AtomicU64,
     /// Bytes of the text so far.
     bytes: AtomicU64,
+    /// The unknown word for why the model stopped.
+    stopped: Mutex<Option<String>>,
 }
 
 impl DeltaSink for Deltas<'_> {
     fn begin_answer(&self) {
         self.wait.begin_answer();
+    }
+
+    fn stopped_unknown(&self, word: &str) {
+        *locked(&self.stopped) = Some(word.to_owned());
     }
 
     fn delta(&self, text: &str) {

@@ -50,6 +50,8 @@ pub(crate) enum Verb {
     Explain(ExplainArgs),
     /// List the tools with their category, and which of them a job may use
     Tools(ToolsArgs),
+    /// List the models and what is known of them, with the source of each value
+    Models(ModelsArgs),
     /// Make one tool call through the gate, without a model
     Call(CallArgs),
     /// Run a job now; the exit code is its outcome
@@ -267,6 +269,15 @@ pub(crate) struct DoctorArgs {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct ModelsArgs {
+    /// Model to show in detail, by its name in config.yaml
+    pub(crate) name: Option<String>,
+    /// Ask each model's provider first, and keep what it says; this costs nothing
+    #[arg(long)]
+    pub(crate) online: bool,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ValidateArgs {
     /// Configuration directory, or files; defaults to the configuration directory
     pub(crate) paths: Vec<PathBuf>,
@@ -286,6 +297,7 @@ pub(crate) enum SchemaWord {
     Config,
     Jobs,
     Tools,
+    Models,
     Script,
     Event,
 }

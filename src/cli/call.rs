@@ -322,6 +322,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         },
         limits: Limits::default(),
         double_confirmation: false,
+        allow_no_calls: true,
         loop_window: None,
     })
 }

@@ -169,36 +169,12 @@ fn find_model(
         .get("OPENAI_API_KEY")
         .filter(|_| name == "openai")
         .ok_or_else(missing)?;
-    let settings = crate::config::Remote {
-        sees_images: false,
-        format: crate::config::WireFormat::OpenaiChat,
-        model: context.environment.get("OPENAI_MODEL").unwrap_or("gpt-5-mini").to_owned(),
-        api_key: Some(key.to_owned()),
-        base_url: context
-            .environment
-            .get("OPENAI_BASE_URL")
-            .unwrap_or("https://api.openai.com/v1")
-            .trim_end_matches('/')
-            .to_owned(),
-        stream: true,
-        max_output_tokens: None,
-        temperature: None,
-        reasoning_effort: None,
-        context_window: 128_000,
-        timeout: Duration::from_secs(120),
-        first_byte_timeout: Duration::from_secs(60),
-        idle_timeout: Duration::from_secs(60),
-        headers: std::collections::BTreeMap::new(),
-    };
-    let model = crate::config::Model {
-        name: name.to_owned(),
-        price: crate::config::Price::of(&settings.model),
-        provider: crate::config::Provider::Remote(settings),
-        profile: crate::config::Profile::generic(),
-        context_window: 128_000,
-        max_retries: 2,
-        fallback: Vec::new(),
-    };
+    let model = context.environment.get("OPENAI_MODEL").unwrap_or("gpt-6-luna");
+    let base_url = context.environment.get("OPENAI_BASE_URL");
+    let model = crate::config::Model::of_openai(name, model, key, base_url, context.clock.now())
+        .ok_or_else(|| {
+            CliError::usage("OPENAI_MODEL, OPENAI_BASE_URL or OPENAI_API_KEY is not valid")
+        })?;
     Ok((
         Arc::new(model),
         vec![crate::text::redact::Secret {

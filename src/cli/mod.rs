@@ -20,6 +20,7 @@ mod jobs;
 mod live;
 mod log;
 mod mcp;
+mod models;
 mod next;
 mod output;
 mod pause;
@@ -95,6 +96,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Run(args) => context.block_on(run::run(&context, &args))?,
         Verb::Serve(_) => context.block_on(serve::serve(&context))?,
         Verb::Demo(args) => context.block_on(demo::demo(&context, &args))?,
+        Verb::Models(args) => context.block_on(models::models(&context, &args))?,
         Verb::Doctor(args) => context.block_on(doctor::doctor(&context, &args))?,
         Verb::Status => context.block_on(status::status(&context))?,
         Verb::Jobs => context.block_on(jobs::jobs(&context))?,

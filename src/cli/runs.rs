@@ -122,7 +122,11 @@ fn table(rows: &[RunSummary], is_suspended: impl Fn(&RunSummary) -> bool) -> Str
                 started.map_or_else(absent, |at| at.get(..19).unwrap_or(at).replace('T', " ")),
                 if is_suspended(row) { "suspended".to_owned() } else { outcome(row) },
                 row.tool_calls.to_string(),
-                row.cost_usd.map_or_else(absent, |cost| format!("{cost:.4}")),
+                match (row.cost_usd, row.cost_estimated) {
+                    (None, _) => absent(),
+                    (Some(cost), false) => format!("{cost:.4}"),
+                    (Some(cost), true) => format!("{cost:.4} (estimated)"),
+                },
             ]
         }),
     )

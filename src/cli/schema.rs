@@ -13,6 +13,7 @@ pub(crate) fn schema(args: &SchemaArgs) -> Result<ExitCode, CliError> {
         SchemaWord::Jobs => SchemaName::Jobs,
         SchemaWord::Tools => SchemaName::Tools,
         SchemaWord::Script => SchemaName::Script,
+        SchemaWord::Models => SchemaName::Models,
         SchemaWord::Event => SchemaName::Event,
     });
     let text = serde_json::to_string_pretty(&schema)

@@ -57,6 +57,14 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
                 "               the change of `{key}` takes effect at the next start\n"
             ));
         }
+        for refused in report.refused_parameters.iter().flatten() {
+            out.push_str(&format!(
+                "               `{}` refuses {} (since {})\n",
+                refused.model,
+                refused.parameters.join(", "),
+                refused.since.format("%Y-%m-%d")
+            ));
+        }
         for wait in &report.waits {
             out.push_str(&format!(
                 "waits          {} run(s) for an answer of `{}`, since {}\n",

@@ -31,6 +31,8 @@ pub struct FileSet {
     pub(crate) config: Option<PathBuf>,
     pub(crate) jobs: Vec<PathBuf>,
     pub(crate) tools: Vec<PathBuf>,
+    /// The files of `models.d`.
+    pub(crate) models: Vec<PathBuf>,
     /// Files whose ending is almost `.yaml`. The loader refuses them, because to ignore one would
     /// drop the jobs, tools or limits in it.
     pub(crate) misnamed: Vec<PathBuf>,
@@ -84,6 +86,7 @@ impl FileSet {
             config: named("config.yaml".to_owned()),
             jobs,
             tools,
+            models: list_models(directory)?,
             misnamed,
             recorded: None,
             is_partial: false,
@@ -99,6 +102,7 @@ impl FileSet {
             config: recorded.text(&config).is_some().then_some(config),
             jobs: recorded.of_kind("jobs"),
             tools: recorded.of_kind("tools"),
+            models: recorded.models(),
             misnamed: Vec::new(),
             recorded: Some(recorded),
             is_partial: false,
@@ -108,7 +112,7 @@ impl FileSet {
     /// Returns the paths of the files, including those that the loader refuses for their names.
     pub fn paths(&self) -> impl Iterator<Item = &Path> {
         let files = self.config.iter().chain(&self.jobs).chain(&self.tools);
-        files.chain(&self.misnamed).map(PathBuf::as_path)
+        files.chain(&self.models).chain(&self.misnamed).map(PathBuf::as_path)
     }
 
     /// Returns the text of a file of the set, or of a file that one of them names.
@@ -138,6 +142,7 @@ impl FileSet {
             config: None,
             jobs: Vec::new(),
             tools: Vec::new(),
+            models: Vec::new(),
             misnamed: Vec::new(),
             recorded: None,
             is_partial: true,
@@ -149,6 +154,7 @@ impl FileSet {
                 _ => set.config = Some(file.clone()),
             }
         }
+        set.models = list_models(directory)?;
         let beside = |name: &str| Some(directory.join(name)).filter(|path| path.is_file());
         set.config = set.config.or_else(|| beside("config.yaml"));
         if set.tools.is_empty() && !set.jobs.is_empty() {
@@ -195,6 +201,36 @@ fn list(directory: &Path) -> Result<Listing, ConfigError> {
     listing.files.sort();
     listing.misnamed.sort();
     Ok(listing)
+}
+
+/// Lists the files of `models.d`, which end in `.json`. A directory that does not exist is empty.
+///
+/// *Errors*: the directory cannot be read, or a file in it has another ending and would be ignored.
+fn list_models(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let directory = directory.join("models.d");
+    if !is_present(&directory) {
+        return Ok(Vec::new());
+    }
+    let failed = |error: std::io::Error| {
+        let name = directory.display().to_string();
+        ConfigError::of_file(name, format!("the directory cannot be read: {error}"))
+    };
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(&directory).map_err(failed)? {
+        let path = entry.map_err(failed)?.path();
+        let ending = path.extension().unwrap_or_default();
+        if is_hidden(&path) || path.to_string_lossy().ends_with('~') {
+            continue;
+        }
+        if ending != "json" {
+            let message = "only files that end in `.json` are read here";
+            return Err(ConfigError::of_file(path.display().to_string(), message)
+                .with_hint("rename it, or remove it"));
+        }
+        files.push(path);
+    }
+    files.sort();
+    Ok(files)
 }
 
 /// Tells whether the loader reads a file of this name in `jobs.d` or `tools.d`. It skips names that

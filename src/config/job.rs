@@ -250,6 +250,8 @@ pub struct Job {
     pub limits: Limits,
     /// Whether the model must confirm its first answer without calls.
     pub double_confirmation: bool,
+    /// Whether a run in which no call worked may be green.
+    pub allow_no_calls: bool,
     /// The number of recent calls to check for repetitions; `None` disables the check.
     pub loop_window: Option<usize>,
 }
@@ -380,6 +382,7 @@ impl Job {
                 policy,
                 limits,
                 double_confirmation: raw.double_confirmation.unwrap_or(true),
+                allow_no_calls: raw.allow_no_calls.unwrap_or(false),
                 loop_window: detection.and_then(|d| d.enabled).unwrap_or(true).then(|| {
                     detection
                         .and_then(|d| d.window)

@@ -175,7 +175,7 @@ impl Loader<'_> {
         if let Some(file) = &config {
             self.report(&file.document, "", diagnostics);
         }
-        let (models, model_names) = self.models(&raw, config.as_ref());
+        let (models, model_names) = self.models(&raw, config.as_ref(), now);
         if let (Some(name), Some(file)) = (&settings.default_model, &config)
             && !model_names.contains(name)
         {

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::price::Price;
+use chrono::{DateTime, NaiveDate, Utc};
+
+use super::model_advice::advise;
+use super::model_price::{Priced, price_of};
 use super::profile::Profile;
-use super::raw::{RawEffort, RawModel, RawProfile, RawProvider};
+use super::raw::{RawModel, RawProvider};
+use super::remote::{Remote, WireFormat, host_of};
 use super::script::Script;
 use super::web::{is_exposed, service_address, suggests_credential};
 use crate::argv::Diagnostics;
+use crate::catalogue::{Catalogue, Effort, Facts, Found, Origin, Price, SourceKind, Traits};
 use crate::text::quantity;
-
-/// Prefixes of Anthropic models that do not support `reasoning_effort`.
-const WITHOUT_EFFORT: &[&str] =
-    &["claude-3-5", "claude-3-opus", "claude-3-sonnet", "claude-3-haiku", "claude-2"];
 
 /// A model that jobs can name.
 #[derive(Debug, Clone)]
@@ -24,12 +25,18 @@ pub struct Model {
     pub provider: Provider,
     /// The prompt and tools for the model's family.
     pub profile: &'static Profile,
-    /// The context window in tokens.
-    pub context_window: u64,
+    /// What is known of the model, with the source of each value.
+    pub facts: Facts,
     /// Retries per model call.
     pub max_retries: u32,
-    /// The price; `None` if unknown.
-    pub price: Option<Price>,
+    /// The prices; `None` if unknown.
+    pub prices: Option<Priced>,
+    /// The day from which the provider does not serve the model, with its source.
+    pub shutdown: Option<(NaiveDate, Origin)>,
+    /// Whether the catalogue or the operator has a row for the model.
+    pub is_known: bool,
+    /// What is out of date, and what the provider will refuse.
+    pub warnings: Vec<String>,
     /// Models to try, in order, when this one is unavailable.
     pub fallback: Vec<String>,
 }
@@ -38,144 +45,9 @@ pub struct Model {
 #[derive(Debug, Clone)]
 pub enum Provider {
     /// A model behind a network API.
-    Remote(Remote),
+    Remote(Box<Remote>),
     /// A scripted model, which makes no network calls.
     Scripted(Script),
-}
-
-/// The wire format of a server.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WireFormat {
-    Anthropic,
-    Openai,
-    /// OpenAI Chat Completions and compatible servers.
-    OpenaiChat,
-    Gemini,
-    /// Ollama's native chat API.
-    Ollama,
-}
-
-impl WireFormat {
-    /// Returns the value of `provider` in `config.yaml`.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Anthropic => "anthropic",
-            Self::Openai => "openai",
-            Self::OpenaiChat => "openai_chat",
-            Self::Gemini => "gemini",
-            Self::Ollama => "ollama",
-        }
-    }
-
-    /// Returns the default base URL of the provider.
-    #[must_use]
-    pub fn base_url(self) -> &'static str {
-        match self {
-            Self::Anthropic => "https://api.anthropic.com/v1",
-            Self::Openai | Self::OpenaiChat => "https://api.openai.com/v1",
-            Self::Gemini => "https://generativelanguage.googleapis.com/v1beta",
-            Self::Ollama => "http://127.0.0.1:11434",
-        }
-    }
-
-    /// Every wire format.
-    pub const ALL: [Self; 5] =
-        [Self::Anthropic, Self::Openai, Self::OpenaiChat, Self::Gemini, Self::Ollama];
-
-    /// Returns the path, below the base URL, of a request for an answer. Gemini's continues with
-    /// the model.
-    #[must_use]
-    pub fn endpoint(self) -> &'static str {
-        match self {
-            Self::Anthropic => "/messages",
-            Self::Openai => "/responses",
-            Self::OpenaiChat => "/chat/completions",
-            Self::Gemini => "/models",
-            Self::Ollama => "/api/chat",
-        }
-    }
-
-    fn profile(self) -> RawProfile {
-        match self {
-            Self::Anthropic => RawProfile::Anthropic,
-            Self::Openai => RawProfile::Openai,
-            Self::Gemini => RawProfile::Gemini,
-            Self::OpenaiChat | Self::Ollama => RawProfile::Generic,
-        }
-    }
-}
-
-/// How much a model may reason before it answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Effort {
-    Low,
-    Medium,
-    High,
-}
-
-impl Effort {
-    /// Returns the value in provider requests.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Low => "low",
-            Self::Medium => "medium",
-            Self::High => "high",
-        }
-    }
-}
-
-/// A model behind a network API.
-#[derive(Clone)]
-pub struct Remote {
-    /// The wire format of the server.
-    pub format: WireFormat,
-    /// The name of the model at the server.
-    pub model: String,
-    /// The API key; many local servers do not need one.
-    pub api_key: Option<String>,
-    /// The base URL up to and including the version, without a trailing slash.
-    pub base_url: String,
-    /// Whether the model accepts images.
-    pub sees_images: bool,
-    /// Whether to stream responses.
-    pub stream: bool,
-    /// Maximum number of output tokens per response.
-    pub max_output_tokens: Option<u32>,
-    /// The sampling temperature; 0 is the most predictable.
-    pub temperature: Option<f64>,
-    /// How much the model may reason before it answers.
-    pub reasoning_effort: Option<Effort>,
-    /// The context window in tokens; only requests to Ollama include it.
-    pub context_window: u64,
-    /// The timeout for the whole response.
-    pub timeout: Duration,
-    /// The timeout for the first byte of a streamed response, from the request on.
-    pub first_byte_timeout: Duration,
-    /// The timeout for the next byte of a response.
-    pub idle_timeout: Duration,
-    pub headers: BTreeMap<String, String>,
-}
-
-impl Remote {
-    /// Returns the timeout for the first byte of a response. Without streaming, no byte arrives before
-    /// the answer is complete, so only the total timeout limits the wait.
-    #[must_use]
-    pub fn first_byte(&self) -> Duration {
-        if self.stream { self.first_byte_timeout } else { self.timeout }
-    }
-}
-
-impl std::fmt::Debug for Remote {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        // The key and the headers are secrets.
-        f.debug_struct("Remote")
-            .field("format", &self.format)
-            .field("model", &self.model)
-            .field("base_url", &self.base_url)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Model {
@@ -197,11 +69,47 @@ impl Model {
         }
     }
 
+    /// Returns the price of a call that is made now; `None` if unknown.
+    #[must_use]
+    pub fn price(&self, now: DateTime<Utc>) -> Option<Price> {
+        self.prices.as_ref()?.prices.at(now)
+    }
+
+    /// Returns the context window in tokens.
+    #[must_use]
+    pub fn context_window(&self) -> u64 {
+        self.facts.traits().context_window.unwrap_or(self.profile.context_window)
+    }
+
+    /// Returns a model of OpenAI, or of the compatible server at `base_url`. `None` if the address or
+    /// the key is not valid.
+    #[must_use]
+    pub fn of_openai(
+        name: &str,
+        model: &str,
+        api_key: &str,
+        base_url: Option<&str>,
+        now: DateTime<Utc>,
+    ) -> Option<Self> {
+        let raw = match base_url {
+            None => serde_json::json!({"provider": "openai", "model": model, "api_key": api_key}),
+            Some(base_url) => {
+                serde_json::json!({"provider": "openai_chat", "model": model, "api_key": api_key, "base_url": base_url})
+            }
+        };
+        let raw: RawModel = serde_json::from_value(raw).ok()?;
+        let catalogue = Catalogue::built_in().ok()?;
+        let mut diagnostics = Diagnostics::default();
+        let made = Self::from_raw(name, &raw, (&catalogue, now), &mut diagnostics, |_| None);
+        made.filter(|_| diagnostics.errors.is_empty())
+    }
+
     /// Checks `raw` and fills in the defaults. The pointers of the diagnostics are relative to the
     /// model. `script` loads a script.
     pub(crate) fn from_raw(
         name: &str,
         raw: &RawModel,
+        (catalogue, now): (&Catalogue, DateTime<Utc>),
         diagnostics: &mut Diagnostics,
         script: impl FnOnce(&str) -> Option<Script>,
     ) -> Option<Self> {
@@ -215,7 +123,10 @@ impl Model {
         };
         let profile = raw.profile.or_else(|| format.map(WireFormat::profile));
         let profile = profile.map_or_else(Profile::generic, Profile::of);
-        let context_window = raw.context_window.unwrap_or(profile.context_window);
+        let address = raw.base_url.as_deref().or_else(|| Some(format?.base_url()));
+        let host = address.and_then(host_of);
+        let mut found = catalogue.find(raw.model.as_deref().unwrap_or_default(), host.as_deref());
+        complete(&mut found, format, raw, profile);
         let provider = match format {
             None => {
                 for (key, is_set) in remote_keys(raw) {
@@ -242,31 +153,53 @@ impl Model {
                         "`script` applies only to the scripted model: remove it".to_owned(),
                     );
                 }
-                Provider::Remote(remote(format, raw, (profile, context_window), diagnostics)?)
+                let remote = remote(format, raw, (&found, catalogue), diagnostics)?;
+                Provider::Remote(Box::new(remote))
             }
         };
-        let price = match (&raw.price, &provider) {
-            (Some(price), _) => Price::from_raw(price),
-            (None, Provider::Scripted(_)) => Some(Price::free()),
-            (None, Provider::Remote(remote)) => known_price(remote),
+        let before = diagnostics.warnings.len();
+        let prices = match &provider {
+            Provider::Scripted(_) => Some(Priced::free()),
+            Provider::Remote(remote) => {
+                let prices = price_of(raw.price.as_ref(), (&found, catalogue), now, diagnostics);
+                advise(remote, (&found, catalogue), prices.as_ref(), now, diagnostics);
+                prices
+            }
         };
+        let shutdown = found.shutdown().map(|(day, _, origin)| (day, origin));
+        let is_known = found.is_known() || format.is_none();
+        let own = diagnostics.warnings.iter().skip(before);
+        let warnings = own.map(|warning| warning.message.clone()).collect();
         Some(Self {
             name: name.to_owned(),
             provider,
             profile,
-            context_window,
+            facts: found.facts,
             max_retries: raw.max_retries.unwrap_or(4),
-            price,
+            prices,
+            shutdown,
+            is_known,
+            warnings,
             fallback: raw.fallback.clone().unwrap_or_default(),
         })
     }
 }
 
-/// Returns the built-in price if the base URL is that of the provider. At another server, the same
-/// name may mean another model with another price.
-fn known_price(remote: &Remote) -> Option<Price> {
-    let is_own = remote.base_url == remote.format.base_url();
-    is_own.then(|| Price::of(&remote.model)).flatten()
+/// Adds what the configuration says of the model, and the defaults of its profile.
+fn complete(found: &mut Found, format: Option<WireFormat>, raw: &RawModel, profile: &Profile) {
+    if matches!(format, None | Some(WireFormat::Ollama)) {
+        // The server reserves memory for the whole window, so the largest one is no default.
+        found.facts.forget("context_window");
+    }
+    let origin = |source| Origin { source, as_of: None };
+    let own = Traits { context_window: raw.context_window, ..Traits::default() };
+    found.facts.add(&own, origin(SourceKind::Config));
+    let of_profile = Traits {
+        context_window: Some(profile.context_window),
+        images: Some(profile.sees_images),
+        ..Traits::default()
+    };
+    found.facts.add(&of_profile, origin(SourceKind::Default));
 }
 
 fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 13] {
@@ -290,7 +223,7 @@ fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 13] {
 fn remote(
     format: WireFormat,
     raw: &RawModel,
-    (profile, context_window): (&Profile, u64),
+    (found, catalogue): (&Found, &Catalogue),
     diagnostics: &mut Diagnostics,
 ) -> Option<Remote> {
     let mut duration = |key: &str, text: &Option<String>, default: Duration| match text
@@ -315,7 +248,7 @@ fn remote(
     let idle_timeout = duration("idle_timeout", &raw.idle_timeout, Duration::from_mins(1));
     let first_byte_timeout = duration("first_byte_timeout", &raw.first_byte_timeout, idle_timeout);
     check_address(format, raw, diagnostics);
-    check_thinking(format, raw, diagnostics);
+    check_limits(format, raw, found, diagnostics);
     let Some(model) = raw.model.clone() else {
         diagnostics
             .error("", "`model` is missing: set the name of the model at the server".to_owned());
@@ -328,30 +261,24 @@ fn remote(
         diagnostics.error("/model", format!("`{model}` is not a valid model name"));
     }
     let base_url = raw.base_url.clone().unwrap_or_else(|| format.base_url().to_owned());
+    let base_url = base_url.trim_end_matches('/').to_owned();
+    let chat = host_of(&base_url).map(|host| catalogue.chat_rules(&host)).unwrap_or_default();
     Some(Remote {
-        sees_images: profile.sees_images,
+        traits: found.facts.traits().clone(),
+        chat,
         format,
         model,
         api_key: raw.api_key.clone(),
-        base_url: base_url.trim_end_matches('/').to_owned(),
+        base_url,
         stream: raw.stream.unwrap_or(true),
         max_output_tokens: raw.max_output_tokens,
         temperature: raw.temperature,
-        reasoning_effort: raw.reasoning_effort.map(effort),
-        context_window,
+        reasoning_effort: raw.reasoning_effort,
         timeout,
         first_byte_timeout,
         idle_timeout,
         headers: raw.headers.clone().unwrap_or_default(),
     })
-}
-
-fn effort(raw: RawEffort) -> Effort {
-    match raw {
-        RawEffort::Low => Effort::Low,
-        RawEffort::Medium => Effort::Medium,
-        RawEffort::High => Effort::High,
-    }
 }
 
 /// Tells whether requests carry a credential: the API key, or a header whose name suggests one.
@@ -410,59 +337,44 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
     }
 }
 
-/// Reports settings that the provider would reject at run time with status 400, alone or together.
-fn check_thinking(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnostics) {
+/// Reports settings that no request can carry: an effort that the model does not take, and values
+/// outside the range of the format.
+fn check_limits(format: WireFormat, raw: &RawModel, found: &Found, diagnostics: &mut Diagnostics) {
     let model = raw.model.as_deref().unwrap_or_default();
-    let thinks = raw.reasoning_effort.is_some();
-    match format {
-        WireFormat::Anthropic => {
-            if raw.temperature.is_some_and(|temperature| temperature > 1.0) {
-                diagnostics.error("/temperature", "Anthropic accepts at most 1".to_owned());
-            }
-            if thinks && raw.temperature.is_some() {
-                diagnostics.error(
-                    "/temperature",
-                    "an Anthropic model that reasons does not accept `temperature`: remove it or `reasoning_effort`".to_owned(),
-                );
-            }
-            if thinks && WITHOUT_EFFORT.iter().any(|known| model.starts_with(known)) {
-                diagnostics.error(
-                    "/reasoning_effort",
-                    format!("`{model}` does not support `reasoning_effort`"),
-                );
-            }
-        }
-        WireFormat::Openai => {
-            if thinks && raw.temperature.is_some() {
-                diagnostics.error(
-                    "/temperature",
-                    "an OpenAI model that reasons does not accept `temperature`: remove it or `reasoning_effort`".to_owned(),
-                );
-            }
-            let begins = |list: &[&str]| list.iter().any(|known| model.starts_with(known));
-            let is_own = raw.base_url.is_none();
-            // From gpt-5.1 on, a model reasons only if the request asks for it.
-            let reasons = begins(&["o1", "o3", "o4", "gpt-5-"]) || model == "gpt-5";
-            if is_own && raw.temperature.is_some() && !thinks && reasons {
-                diagnostics.error(
-                    "/temperature",
-                    format!("`{model}` reasons and does not accept `temperature`"),
-                );
-            }
-            if is_own && thinks && begins(&["gpt-3", "gpt-4", "chatgpt"]) {
-                diagnostics.error("/reasoning_effort", format!("`{model}` does not reason"));
-            }
-            if raw.max_output_tokens.is_some_and(|most| most < 16) {
-                diagnostics.error("/max_output_tokens", "OpenAI requires at least 16".to_owned());
-            }
-        }
-        WireFormat::Gemini => {
-            let is_medium = matches!(raw.reasoning_effort, Some(RawEffort::Medium));
-            if is_medium && model.trim_start_matches("models/").starts_with("gemini-3-pro") {
-                let message = format!("`{model}` supports only low and high: choose one of them");
-                diagnostics.error("/reasoning_effort", message);
-            }
-        }
-        WireFormat::OpenaiChat | WireFormat::Ollama => {}
+    let traits = found.facts.traits();
+    if let (Some(effort), Some(efforts)) = (raw.reasoning_effort, &traits.efforts)
+        && !efforts.contains(&effort)
+    {
+        let words: Vec<&str> = efforts.iter().map(|effort| effort.as_str()).collect();
+        let message = match words.as_slice() {
+            ["none"] | [] => format!("`{model}` does not reason: remove `reasoning_effort`"),
+            words => format!("`{model}` takes only {}", words.join(", ")),
+        };
+        diagnostics.error("/reasoning_effort", message);
     }
+    match format {
+        WireFormat::Anthropic if raw.temperature.is_some_and(|temperature| temperature > 1.0) => {
+            diagnostics.error("/temperature", "Anthropic accepts at most 1");
+        }
+        WireFormat::Openai if raw.max_output_tokens.is_some_and(|most| most < 16) => {
+            diagnostics.error("/max_output_tokens", "OpenAI requires at least 16");
+        }
+        WireFormat::OpenaiChat
+            if traits.chat_with_tools == Some(false)
+                && raw.reasoning_effort != Some(Effort::None)
+                && is_at_openai(raw) =>
+        {
+            let message = format!(
+                "OpenAI rejects each request with tools for `{model}` over Chat Completions: use `provider: openai`"
+            );
+            diagnostics.error("/provider", message);
+        }
+        _ => {}
+    }
+}
+
+fn is_at_openai(raw: &RawModel) -> bool {
+    let own = WireFormat::OpenaiChat.base_url();
+    let host = host_of(raw.base_url.as_deref().unwrap_or(own));
+    host == host_of(own)
 }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
+use crate::catalogue::Effort;
 use crate::domain::Category;
 
 pub(crate) use jobs::{
@@ -110,18 +111,20 @@ pub(crate) struct RawModel {
     pub(crate) base_url: Option<String>,
     /// Whether to stream responses. Defaults to true.
     pub(crate) stream: Option<bool>,
-    /// Maximum number of output tokens per response.
+    /// Maximum number of output tokens per response, reasoning included. A request that follows an
+    /// answer that was cut off asks for more. Defaults to 32000, and to 64000 from the effort high
+    /// on, if the provider needs a limit or the model's own limit is known.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(crate) max_output_tokens: Option<u32>,
-    /// Sampling temperature; 0 is the most predictable.
+    /// Sampling temperature; 0 is the most predictable. Newer models refuse it.
     #[schemars(range(min = 0, max = 2))]
     pub(crate) temperature: Option<f64>,
-    /// How much the model may reason before it answers.
-    pub(crate) reasoning_effort: Option<RawEffort>,
+    /// How much the model may reason before it answers, as far as its family takes the value.
+    pub(crate) reasoning_effort: Option<Effort>,
     /// Family of the model, which determines its prompt, tool names and project documents. Defaults
     /// to the provider's own family, else to generic.
     pub(crate) profile: Option<RawProfile>,
-    /// Context window in tokens. Defaults to the profile's.
+    /// Context window in tokens. Defaults to what is known of the model, else to the profile's.
     #[schemars(range(min = 256, max = 100_000_000))]
     pub(crate) context_window: Option<u64>,
     /// Timeout for the whole response. Defaults to 10m.
@@ -140,7 +143,7 @@ pub(crate) struct RawModel {
     pub(crate) max_retries: Option<u32>,
     /// Additional request headers.
     pub(crate) headers: Option<BTreeMap<String, String>>,
-    /// US dollars per million tokens. Prices of well-known models are built in.
+    /// US dollars per million tokens. Defaults to the price in the catalogue.
     pub(crate) price: Option<RawPrice>,
     /// Models to try when this one is unavailable, in order.
     pub(crate) fallback: Option<Vec<String>>,
@@ -162,11 +165,13 @@ pub(crate) enum RawProfile {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawPrice {
+    /// Id of a model in the catalogue whose price applies.
+    pub(crate) like: Option<String>,
     /// Price of input tokens.
-    #[schemars(required, range(min = 0))]
+    #[schemars(range(min = 0))]
     pub(crate) input: Option<f64>,
     /// Price of output tokens, including reasoning.
-    #[schemars(required, range(min = 0))]
+    #[schemars(range(min = 0))]
     pub(crate) output: Option<f64>,
     /// Price of input tokens read from the provider's cache. Defaults to `input`.
     #[schemars(range(min = 0))]
@@ -174,15 +179,29 @@ pub(crate) struct RawPrice {
     /// Price of input tokens written to the provider's cache. Defaults to `input`.
     #[schemars(range(min = 0))]
     pub(crate) cache_write: Option<f64>,
+    /// Rates of a request with long input.
+    pub(crate) long: Option<RawLongPrice>,
 }
 
-/// How much a model may reason before it answers.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub(crate) enum RawEffort {
-    Low,
-    Medium,
-    High,
+/// Rates of a request with long input.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawLongPrice {
+    /// Number of input tokens of a request from which these rates apply.
+    #[schemars(range(min = 1))]
+    pub(crate) from: u64,
+    /// Price of input tokens.
+    #[schemars(range(min = 0))]
+    pub(crate) input: f64,
+    /// Price of output tokens, including reasoning.
+    #[schemars(range(min = 0))]
+    pub(crate) output: f64,
+    /// Price of input tokens read from the provider's cache. Defaults to `input`.
+    #[schemars(range(min = 0))]
+    pub(crate) cached_input: Option<f64>,
+    /// Price of input tokens written to the provider's cache. Defaults to `input`.
+    #[schemars(range(min = 0))]
+    pub(crate) cache_write: Option<f64>,
 }
 
 /// An MCP server: a program (`command`) or an address (`url`).

@@ -31,6 +31,12 @@ impl RecordedFiles {
         path.strip_prefix(&self.directory).unwrap_or(path).display().to_string()
     }
 
+    /// Returns the paths of the files of `models.d`.
+    pub(super) fn models(&self) -> Vec<PathBuf> {
+        let is_own = |name: &&String| name.starts_with("models.d/") && name.ends_with(".json");
+        self.files.keys().filter(is_own).map(|name| self.directory.join(name)).collect()
+    }
+
     /// Returns the paths of the files of a kind (`jobs`, `tools`) in the order in which the loader
     /// reads them.
     pub(super) fn of_kind(&self, kind: &str) -> Vec<PathBuf> {

@@ -14,6 +14,7 @@ use serde_json::Value;
 use super::document::{Document, MAX_ERRORS};
 use super::raw::{DURATION, RawJobs, RawScript, RawSettings, RawTools, SIZE};
 use super::{ConfigError, remedy, reserved};
+use crate::catalogue::CatalogueFile;
 use crate::domain::{Event, Line};
 use crate::text::suggest::nearest;
 
@@ -28,6 +29,8 @@ pub enum SchemaName {
     Tools,
     /// The script of a scripted model.
     Script,
+    /// `models.d/*.json`
+    Models,
     /// A line of a transcript.
     Event,
 }
@@ -41,6 +44,7 @@ impl SchemaName {
             Self::Jobs => "jobs",
             Self::Tools => "tools",
             Self::Script => "script",
+            Self::Models => "models",
             Self::Event => "event",
         }
     }
@@ -55,6 +59,7 @@ pub fn json_schema(name: SchemaName) -> Value {
         SchemaName::Jobs => generator.into_root_schema_for::<RawJobs>(),
         SchemaName::Tools => generator.into_root_schema_for::<RawTools>(),
         SchemaName::Script => generator.into_root_schema_for::<RawScript>(),
+        SchemaName::Models => generator.into_root_schema_for::<CatalogueFile>(),
         SchemaName::Event => return generator.into_root_schema_for::<Line<Event>>().to_value(),
     };
     let mut schema = schema.to_value();

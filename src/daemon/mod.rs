@@ -23,7 +23,7 @@ pub use recovery::{
 pub use signals::Signals;
 pub use supervisor::{Handle, Parts, Supervisor, log_warnings};
 pub use views::{
-    JobRow, LastRun, NextRow, StatusConfig, StatusJobs, StatusReport, StatusRuns, StatusWait,
-    job_rows, next_rows,
+    JobRow, LastRun, NextRow, StatusConfig, StatusJobs, StatusRefused, StatusReport, StatusRuns,
+    StatusWait, job_rows, next_rows,
 };
 pub use watch::{load_stable, watch_files};

@@ -480,6 +480,7 @@ fn session_end(row: &RunSummary, lines: &[ReadLine], end: &RecoveryEnd) -> Sessi
         tools_used: tools.into_iter().collect(),
         usage: row.usage,
         cost_usd: row.cost_usd,
+        cost_estimated: row.cost_estimated,
         duration_ms: u64::try_from(worked(lines, &DaemonTimes::default()).as_millis())
             .unwrap_or(u64::MAX),
         by: end.by.clone(),

@@ -146,11 +146,25 @@ pub struct StatusReport {
     /// The models that give no answer now, and the runs that wait for each.
     #[serde(default)]
     pub waits: Vec<StatusWait>,
+    /// The parameters that providers refuse for the configured models; null if the ledger did not
+    /// answer.
+    #[serde(default)]
+    pub refused_parameters: Option<Vec<StatusRefused>>,
     /// Known problems, one sentence each.
     pub degraded: Vec<String>,
     /// Number of calls that wait for a person; null if the report does not come from the socket,
     /// which knows them.
     pub approvals: Option<usize>,
+}
+
+/// The parameters that a provider refuses for a model.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusRefused {
+    /// The name of the model in the configuration.
+    pub model: String,
+    pub parameters: Vec<String>,
+    /// When the last of them was refused.
+    pub since: DateTime<Utc>,
 }
 
 impl StatusReport {

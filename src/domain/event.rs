@@ -285,8 +285,14 @@ pub enum Event {
         /// Input tokens that the provider wrote to its cache.
         #[serde(default, skip_serializing_if = "is_zero")]
         cache_write_tokens: u64,
+        /// Those of them that it keeps for its long lifetime.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        cache_write_long_tokens: u64,
         /// Cost of the reply; null if the price is unknown.
         cost_usd: Option<f64>,
+        /// Whether the cost rests on the price of a relative of the model.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        cost_estimated: bool,
         /// The model that replied, by its name in the configuration; null for a message of the loop.
         #[serde(default)]
         model: Option<String>,

@@ -120,6 +120,8 @@ stop_reasons! {
     /// The final answer was empty, cut off, or a call written as text, and stayed so when the loop
     /// asked again.
     NoAnswer = "no_answer" => Failed,
+    /// No call of the run worked, so it has looked at nothing.
+    NothingDone = "nothing_done" => Failed,
     /// The provider rejected the key.
     ProviderAuth = "provider_auth" => Failed,
     /// The provider rejected the request.

@@ -30,6 +30,9 @@ pub struct SessionEnd {
     pub usage: Usage,
     /// Cost of the run; null if a price is unknown.
     pub cost_usd: Option<f64>,
+    /// Whether a part of the cost rests on the price of a relative of its model.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub cost_estimated: bool,
     /// Milliseconds since `session_start`.
     pub duration_ms: u64,
     /// Number of processes of the run that survived an attempt to kill them.

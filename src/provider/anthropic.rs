@@ -15,7 +15,9 @@ use super::format::{
     Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_named, list, malformed,
     number, parse, set, text,
 };
+use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::catalogue::CacheWrites;
 use crate::config::Remote;
 use crate::domain::{FinishReason, Usage};
 use crate::text::json;
@@ -24,6 +26,19 @@ const NAME: &str = "anthropic";
 const VERSION: &str = "2023-06-01";
 
 pub(super) struct Anthropic;
+
+const OPTIONAL: &[Optional] = &[
+    Optional::at("temperature", "/temperature", &["temperature"]),
+    Optional::at("reasoning_summary", "/thinking/display", &["display"]),
+    Optional::at("reasoning_effort", "/output_config/effort", &["effort", "output_config"]),
+    Optional::at("reasoning", "/thinking", &["thinking", "budget_tokens"]),
+    Optional::at(
+        "parallel_tool_calls",
+        "/tool_choice",
+        &["tool_choice", "disable_parallel_tool_use"],
+    ),
+    Optional::history("reasoning_history", &["thinking", "redacted_thinking", "signature"]),
+];
 
 impl Format for Anthropic {
     fn name(&self) -> &'static str {
@@ -46,6 +61,34 @@ impl Format for Anthropic {
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
     }
+
+    fn stop_words(&self) -> &'static [&'static str] {
+        &[
+            "end_turn",
+            "max_tokens",
+            "stop_sequence",
+            "tool_use",
+            "pause_turn",
+            "refusal",
+            "model_context_window_exceeded",
+        ]
+    }
+
+    fn optional(&self) -> &'static [Optional] {
+        OPTIONAL
+    }
+
+    fn strip_reasoning(&self, body: &mut Value) -> bool {
+        let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+        messages.into_iter().flatten().fold(false, |had, message| {
+            let Some(blocks) = message.get_mut("content").and_then(Value::as_array_mut) else {
+                return had;
+            };
+            let count = blocks.len();
+            blocks.retain(|block| !text(block, "type").ends_with("thinking"));
+            had || blocks.len() < count
+        })
+    }
 }
 
 /// The answer received so far.
@@ -57,6 +100,8 @@ struct Answer {
     explanation: Option<String>,
     usage: Map<String, Value>,
     thinking_tokens: u64,
+    /// Tokens written to the cache for an hour.
+    long_writes: u64,
     done: bool,
 }
 
@@ -253,10 +298,18 @@ impl Answer {
         let thinking =
             usage.and_then(|usage| usage.pointer("/output_tokens_details/thinking_tokens"));
         self.thinking_tokens = thinking.and_then(Value::as_u64).unwrap_or(self.thinking_tokens);
+        let long =
+            usage.and_then(|usage| usage.pointer("/cache_creation/ephemeral_1h_input_tokens"));
+        self.long_writes = long.and_then(Value::as_u64).unwrap_or(self.long_writes);
         let usage = usage.and_then(Value::as_object).into_iter().flatten();
         for (name, value) in usage.filter(|(_, value)| value.is_number()) {
             self.usage.insert(name.clone(), value.clone());
         }
+    }
+
+    fn cache_writes(&self) -> CacheWrites {
+        let all = self.usage.get("cache_creation_input_tokens").and_then(Value::as_u64);
+        CacheWrites { all: all.unwrap_or(0), long: self.long_writes }
     }
 
     fn usage(&self) -> Option<Usage> {
@@ -273,6 +326,20 @@ impl Answer {
             reasoning_tokens: self.thinking_tokens,
         })
     }
+}
+
+/// Tells whether the history can rebuild the blocks from the text and the calls of the turn: at most
+/// one text, which is not blank, then calls without further fields.
+fn is_plain(blocks: &[Block]) -> bool {
+    blocks.iter().enumerate().all(|(at, block)| match block.kind() {
+        "text" => at == 0 && !block.full("text", &block.text).trim().is_empty(),
+        "tool_use" => {
+            let fields = block.start.as_object().into_iter().flatten();
+            let mut names = fields.map(|(name, _)| name.as_str());
+            names.all(|name| matches!(name, "type" | "id" | "name" | "input"))
+        }
+        _ => false,
+    })
 }
 
 impl Reader for Answer {
@@ -366,15 +433,14 @@ impl Reader for Answer {
         {
             return Err(ModelError::new(ErrorClass::ContextLength, "the context window is full"));
         }
-        let is_plain = self.blocks.iter().all(|block| matches!(block.kind(), "text" | "tool_use"));
+        let is_plain = is_plain(&self.blocks);
         // Do not send back a call without a name: it gets no result, and the provider rejects a
         // history in which a call has no result.
         let is_nameless =
             |block: &&Block| block.kind() == "tool_use" && !is_named(text(&block.start, "name"));
         let kept = self.blocks.iter().filter(|block| !is_nameless(block));
         let content: Vec<Value> = kept.map(Block::whole).collect();
-        let usage = self.usage();
-        let written = self.usage.get("cache_creation_input_tokens").and_then(Value::as_u64);
+        let (usage, cache_writes) = (self.usage(), self.cache_writes());
         Ok(ModelReply {
             text: answer,
             explanation: self.explanation,
@@ -382,7 +448,7 @@ impl Reader for Answer {
             calls,
             finish_reason,
             usage,
-            cache_write_tokens: written.unwrap_or(0),
+            cache_writes,
             stop_reason: self.stop_reason,
             response_id: self.id,
             provider_data: (!is_plain).then(|| json!({"content": content})),

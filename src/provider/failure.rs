@@ -12,6 +12,7 @@ use chrono::{DateTime, Utc};
 use reqwest::header::{HeaderMap, RETRY_AFTER};
 use serde_json::Value;
 
+use super::claims;
 use crate::agent::{ErrorClass, ModelError};
 use crate::text::json::says_nothing;
 
@@ -67,7 +68,8 @@ pub(super) fn of_body(status: Option<u16>, parsed: &Value, body: &str) -> ModelE
     let retry_after = error.get("details").and_then(retry_delay);
     let class = classify(status, &words.to_lowercase(), retry_after.is_some());
     let prefix = status.map(|status| format!("HTTP {status}: ")).unwrap_or_default();
-    ModelError { retry_after, ..ModelError::new(class, format!("{prefix}{message}")) }
+    let claims = claims::of_body(parsed, body);
+    ModelError { retry_after, claims, ..ModelError::new(class, format!("{prefix}{message}")) }
 }
 
 /// Tells whether a part of an answer reports an error. Several servers write an error that says

@@ -9,6 +9,7 @@ use std::borrow::Cow;
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
+use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::config::Remote;
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
@@ -17,13 +18,27 @@ use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResul
 /// makes more on purpose.
 const MAX_CALLS: usize = 1000;
 
-/// Output tokens that every supported model can write. Without `max_output_tokens`, a request has no
-/// higher limit: the model may reject it. Its thinking may also need more tokens.
+/// Output tokens that every supported model can write. If nobody knows the limit of the model, a
+/// request has no higher limit: the model may reject it.
 const COMMON_OUTPUT_TOKENS: u32 = 8192;
 
-/// Returns the most tokens of a reply; `None` leaves the limit to the provider.
+/// By how much a request that follows a cut answer raises the limit.
+const RAISE: u32 = 4;
+
+/// Returns the most tokens of a reply, reasoning included; `None` leaves the limit to the provider.
+///
+/// After an answer that was cut off, the limit is higher, as far as the model and the budget of the
+/// request allow.
 pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Option<u32> {
-    match (settings.max_output_tokens, request.max_output_tokens) {
+    let known = settings.traits.output_limit;
+    let own = match settings.sent_output_tokens() {
+        Some(own) if request.follows_cut => {
+            let raised = own.saturating_mul(RAISE);
+            Some(known.map_or(raised, |known| raised.min(known.max(own))))
+        }
+        own => own,
+    };
+    match (own, request.max_output_tokens) {
         (Some(own), Some(most)) => Some(own.min(most)),
         (None, Some(most)) => Some(most).filter(|most| *most < COMMON_OUTPUT_TOKENS),
         (own, None) => own,
@@ -33,13 +48,13 @@ pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Opt
 /// Returns the images of a result that are sent to this model: none if the model does not support
 /// images.
 pub(super) fn images<'a>(settings: &Remote, result: &'a ToolResult) -> &'a [Image] {
-    if settings.sees_images { &result.images } else { &[] }
+    if settings.sees_images() { &result.images } else { &[] }
 }
 
 /// Returns the text of a result. If the images of the result are withheld, the text ends with a
 /// note that tells the model.
 pub(super) fn content<'a>(settings: &Remote, result: &'a ToolResult) -> Cow<'a, str> {
-    if settings.sees_images || result.images.is_empty() {
+    if settings.sees_images() || result.images.is_empty() {
         return Cow::Borrowed(&result.content);
     }
     Cow::Owned(format!(
@@ -87,9 +102,14 @@ pub(super) trait Format: Send + Sync {
         Framing::Events
     }
 
-    /// Adapts later requests to this error, if the format can. Returns whether to resend the failed
-    /// request at once in the adapted form.
-    fn adapt(&self, _error: &ModelError) -> bool {
+    /// Returns the words for why a model stopped that this format knows, in lower case.
+    fn stop_words(&self) -> &'static [&'static str];
+
+    /// Returns the parameters that a request of this format can do without.
+    fn optional(&self) -> &'static [Optional];
+
+    /// Removes the reasoning from the model's turns in a body. Returns whether there was any.
+    fn strip_reasoning(&self, _body: &mut Value) -> bool {
         false
     }
 }

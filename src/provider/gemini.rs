@@ -17,7 +17,9 @@ use super::format::{
     Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_first, is_named, list,
     malformed, parse, set, text,
 };
+use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::catalogue::CacheWrites;
 use crate::config::Remote;
 use crate::domain::{FinishReason, Usage};
 use crate::text::json;
@@ -25,6 +27,29 @@ use crate::text::json;
 const NAME: &str = "gemini";
 
 pub(super) struct Gemini;
+
+const OPTIONAL: &[Optional] = &[
+    Optional::at("temperature", "/generationConfig/temperature", &["temperature"]),
+    Optional::at(
+        "reasoning_summary",
+        "/generationConfig/thinkingConfig/includeThoughts",
+        &["includeThoughts", "include_thoughts"],
+    ),
+    Optional::at(
+        "reasoning_effort",
+        "/generationConfig/thinkingConfig",
+        &[
+            "thinkingConfig",
+            "thinking_config",
+            "thinkingLevel",
+            "thinking_level",
+            "thinkingBudget",
+            "thinking_budget",
+            "thinking",
+        ],
+    ),
+    Optional::history("reasoning_history", &["thoughtSignature", "thought_signature", "thought"]),
+];
 
 impl Format for Gemini {
     fn name(&self) -> &'static str {
@@ -48,6 +73,47 @@ impl Format for Gemini {
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
+    }
+
+    fn stop_words(&self) -> &'static [&'static str] {
+        &[
+            "stop",
+            "max_tokens",
+            "safety",
+            "recitation",
+            "language",
+            "blocklist",
+            "prohibited_content",
+            "spii",
+            "image_safety",
+            "image_prohibited_content",
+            "image_recitation",
+            "model_armor",
+            "malformed_function_call",
+            "unexpected_tool_call",
+            "too_many_tool_calls",
+            "other",
+            "finish_reason_unspecified",
+        ]
+    }
+
+    fn optional(&self) -> &'static [Optional] {
+        OPTIONAL
+    }
+
+    fn strip_reasoning(&self, body: &mut Value) -> bool {
+        let contents = body.get_mut("contents").and_then(Value::as_array_mut);
+        contents.into_iter().flatten().fold(false, |had, content| {
+            let Some(parts) = content.get_mut("parts").and_then(Value::as_array_mut) else {
+                return had;
+            };
+            let count = parts.len();
+            parts.retain(|part| part.get("thought") != Some(&Value::Bool(true)));
+            let objects = parts.iter_mut().filter_map(Value::as_object_mut);
+            let signed =
+                objects.filter_map(|part| part.shift_remove("thoughtSignature")).count() > 0;
+            had || signed || content["parts"].as_array().map_or(0, Vec::len) < count
+        })
     }
 }
 
@@ -407,7 +473,7 @@ impl Reader for Answer {
             finish_reason,
             stop_reason: self.finish.filter(|finish| !finish.is_empty()),
             usage,
-            cache_write_tokens: 0,
+            cache_writes: CacheWrites::default(),
             response_id: self.id,
             provider_data: (!is_plain).then(|| json!({"parts": replayed})),
         })

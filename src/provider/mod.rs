@@ -6,14 +6,18 @@
 
 mod address;
 mod anthropic;
+mod claims;
 mod clients;
 mod failure;
 mod format;
 mod gemini;
 mod http;
+mod lessons;
+mod metadata;
 mod ollama;
 mod openai;
 mod openai_chat;
+mod refusal;
 mod remote;
 mod scripted;
 mod size;
@@ -21,7 +25,9 @@ mod think;
 mod tls;
 
 pub use clients::HttpClients;
-pub use remote::{Probe, RemoteModel};
+pub use lessons::{Lesson, Lessons};
+pub use metadata::Probe;
+pub use remote::RemoteModel;
 pub use scripted::{ScriptContext, ScriptedModel};
 
 /// Reads a response in the wire format `format`, for fuzz targets and benchmarks.

@@ -11,14 +11,22 @@ use super::format::{
     Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, drop_nameless,
     images, kept, list, malformed, number, output_limit, parse, set, text, wire_id, wire_name,
 };
-use super::think::{INLINE, Written, with_reasoning};
+use super::refusal::Optional;
+use super::think::{INLINE, Written, inline_text};
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::catalogue::{CacheWrites, Effort};
 use crate::config::Remote;
 use crate::domain::{AssistantTurn, FinishReason, Turn, Usage};
 
 const NAME: &str = "ollama";
 
 pub(super) struct Ollama;
+
+const OPTIONAL: &[Optional] = &[
+    Optional::at("temperature", "/options/temperature", &["temperature"]),
+    Optional::at("reasoning_effort", "/think", &["think", "thinking"]),
+    Optional::history("reasoning_history", &["thinking"]),
+];
 
 impl Format for Ollama {
     fn name(&self) -> &'static str {
@@ -35,6 +43,20 @@ impl Format for Ollama {
 
     fn framing(&self) -> Framing {
         Framing::Lines
+    }
+
+    fn stop_words(&self) -> &'static [&'static str] {
+        &["stop", "length", "load", "unload"]
+    }
+
+    fn optional(&self) -> &'static [Optional] {
+        OPTIONAL
+    }
+
+    fn strip_reasoning(&self, body: &mut Value) -> bool {
+        let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+        let objects = messages.into_iter().flatten().filter_map(Value::as_object_mut);
+        objects.filter_map(|message| message.shift_remove("thinking")).count() > 0
     }
 }
 
@@ -58,7 +80,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
         }
     }
     // By default, the server keeps a few thousand tokens and silently drops the rest of the prompt.
-    let mut options = Map::from_iter([("num_ctx".to_owned(), settings.context_window.into())]);
+    let mut options = Map::from_iter([("num_ctx".to_owned(), settings.context_window().into())]);
     if let Some(most) = output_limit(settings, &request) {
         options.insert("num_predict".to_owned(), most.into());
     }
@@ -74,22 +96,21 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             .collect::<Value>());
     }
     if let Some(effort) = settings.reasoning_effort {
-        // Only gpt-oss has levels; for other models thinking is on or off.
-        set(
-            &mut body,
-            "think",
-            match settings.model.contains("gpt-oss") {
-                true => Value::from(effort.as_str()),
-                false => true.into(),
-            },
-        );
+        // For a model without levels, thinking is on or off.
+        let has_levels = settings.traits.ollama_levels == Some(true);
+        let think = match has_levels && effort != Effort::None {
+            true => Value::from(effort.as_str()),
+            false => (effort != Effort::None).into(),
+        };
+        set(&mut body, "think", think);
     }
     body
 }
 
 fn assistant(settings: &Remote, turn: &AssistantTurn) -> Value {
-    let is_inline = kept(turn, NAME, settings).is_some_and(|data| data.get(INLINE).is_some());
-    let content = if is_inline { with_reasoning(turn) } else { turn.text.clone() };
+    let inline = inline_text(turn, kept(turn, NAME, settings));
+    let is_inline = inline.is_some();
+    let content = inline.unwrap_or_else(|| turn.text.clone());
     let mut message = json!({"role": "assistant", "content": content});
     if let Some(reasoning) = turn.reasoning.as_ref().filter(|_| !is_inline) {
         set(&mut message, "thinking", reasoning.clone());
@@ -214,7 +235,7 @@ impl Reader for Answer {
             self.written.end();
         }
         let is_invalid = drop_nameless(&mut self.calls);
-        let is_inline = self.written.reasoning().is_some() && self.reasoning.is_empty();
+        let inline = self.written.raw().filter(|_| self.reasoning.is_empty()).map(str::to_owned);
         self.reasoning.push_str(self.written.reasoning().unwrap_or_default());
         let finish_reason = match self.done_reason.as_deref() {
             Some("length") => FinishReason::Length,
@@ -234,9 +255,9 @@ impl Reader for Answer {
             finish_reason,
             stop_reason: self.done_reason,
             usage: self.usage,
-            cache_write_tokens: 0,
+            cache_writes: CacheWrites::default(),
             response_id: None,
-            provider_data: is_inline.then(|| json!({INLINE: true})),
+            provider_data: inline.map(|raw| json!({INLINE: raw})),
         })
     }
 }

@@ -5,7 +5,6 @@
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
@@ -16,8 +15,10 @@ use super::format::{
     images, is_named, kept, list, malformed, number, output_limit, parse, set, text, wire_id,
     wire_name,
 };
+use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::argv::parse_arguments;
+use crate::catalogue::{CacheWrites, Effort, ReasoningForm};
 use crate::config::Remote;
 use crate::domain::{AssistantTurn, CallId, FinishReason, Turn, Usage};
 use crate::text::json;
@@ -27,14 +28,17 @@ const NAME: &str = "openai";
 /// Maximum length of a call id.
 const ID: usize = 64;
 
-/// Name prefixes of reasoning models; other models reject a request for encrypted reasoning.
-const REASONING: &[&str] = &["o1", "o3", "o4", "gpt-5", "gpt-6", "codex", "computer-use"];
+pub(super) struct Openai;
 
-#[derive(Default)]
-pub(super) struct Openai {
-    /// Whether the server rejected a request for encrypted reasoning.
-    without_encrypted: AtomicBool,
-}
+const OPTIONAL: &[Optional] = &[
+    Optional::at("temperature", "/temperature", &["temperature"]),
+    Optional::at("reasoning_summary", "/reasoning/summary", &["summary"]),
+    Optional::at("reasoning_effort", "/reasoning/effort", &["effort", "reasoning_effort"]),
+    Optional::at("reasoning", "/reasoning", &["reasoning"]),
+    Optional::at("encrypted_content", "/include", &["include", "encrypted_content", "encrypted"]),
+    Optional::at("parallel_tool_calls", "/parallel_tool_calls", &["parallel_tool_calls"]),
+    Optional::history("reasoning_history", &["encrypted_content", "reasoning"]),
+];
 
 impl Format for Openai {
     fn name(&self) -> &'static str {
@@ -42,12 +46,12 @@ impl Format for Openai {
     }
 
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
-        let knows_encrypted = !self.without_encrypted.load(Ordering::Relaxed);
-        let asks = settings.reasoning_effort.is_some()
-            || REASONING.iter().any(|known| settings.model.starts_with(known));
+        // A model that does not reason rejects a request for encrypted reasoning.
+        let asks = settings.reasoning_effort.is_some_and(|effort| effort != Effort::None)
+            || settings.traits.reasoning.is_some_and(|form| form != ReasoningForm::None);
         Outgoing {
             path: settings.format.endpoint().to_owned(),
-            body: body(settings, request, knows_encrypted, knows_encrypted && asks),
+            body: body(settings, request, asks),
         }
     }
 
@@ -55,20 +59,23 @@ impl Format for Openai {
         Box::new(Answer::default())
     }
 
-    fn adapt(&self, error: &ModelError) -> bool {
-        error.class == ErrorClass::BadRequest
-            && (error.message.contains("encrypted_content")
-                || error.message.contains("Encrypted content"))
-            && !self.without_encrypted.swap(true, Ordering::Relaxed)
+    fn stop_words(&self) -> &'static [&'static str] {
+        &["completed", "incomplete", "failed", "cancelled"]
+    }
+
+    fn optional(&self) -> &'static [Optional] {
+        OPTIONAL
+    }
+
+    fn strip_reasoning(&self, body: &mut Value) -> bool {
+        let Some(input) = body.get_mut("input").and_then(Value::as_array_mut) else { return false };
+        let count = input.len();
+        input.retain(|item| text(item, "type") != "reasoning");
+        input.len() < count
     }
 }
 
-fn body(
-    settings: &Remote,
-    request: ModelRequest<'_>,
-    encrypted: bool,
-    asks_encrypted: bool,
-) -> Value {
+fn body(settings: &Remote, request: ModelRequest<'_>, asks_encrypted: bool) -> Value {
     let mut input = Vec::new();
     // Results of custom (free-text) tool calls have their own item type.
     let mut custom = BTreeSet::new();
@@ -77,7 +84,7 @@ fn body(
             Turn::User(text) | Turn::Steering(text) => {
                 input.push(json!({"role": "user", "content": text}))
             }
-            Turn::Assistant(turn) => assistant(settings, turn, encrypted, &mut input, &mut custom),
+            Turn::Assistant(turn) => assistant(settings, turn, &mut input, &mut custom),
             Turn::ToolResults(results) => input.extend(results.iter().map(|result| {
                 let kind = match custom.contains(&result.call_id) {
                     true => "custom_tool_call_output",
@@ -116,8 +123,15 @@ fn body(
     if asks_encrypted {
         body.insert("include".to_owned(), json!(["reasoning.encrypted_content"]));
     }
+    let mut reasoning = Map::new();
     if let Some(effort) = settings.reasoning_effort {
-        body.insert("reasoning".to_owned(), json!({"effort": effort.as_str()}));
+        reasoning.insert("effort".to_owned(), effort.as_str().into());
+    }
+    if settings.reasons() == Some(true) && settings.traits.summary_on_request == Some(true) {
+        reasoning.insert("summary".to_owned(), "auto".into());
+    }
+    if !reasoning.is_empty() {
+        body.insert("reasoning".to_owned(), reasoning.into());
     }
     if let Some(most) = output_limit(settings, &request) {
         body.insert("max_output_tokens".to_owned(), most.into());
@@ -134,7 +148,6 @@ fn body(
 fn assistant(
     settings: &Remote,
     turn: &AssistantTurn,
-    encrypted: bool,
     input: &mut Vec<Value>,
     custom: &mut BTreeSet<CallId>,
 ) {
@@ -163,8 +176,7 @@ fn assistant(
                     // Without encrypted content the provider would look the item up in its storage,
                     // where nothing is kept.
                     "reasoning"
-                        if encrypted
-                            && at < last
+                        if at < last
                             && item.get("encrypted_content").is_some_and(Value::is_string) =>
                     {
                         let mut reasoning = json!({"type": "reasoning", "summary": list(item, "summary"), "encrypted_content": item["encrypted_content"]});
@@ -193,6 +205,7 @@ struct Answer {
     status: Option<String>,
     incomplete: Option<String>,
     usage: Option<Usage>,
+    cache_writes: CacheWrites,
 }
 
 #[derive(Debug, Default)]
@@ -298,6 +311,8 @@ impl Answer {
                 cached_input_tokens: number(usage, "/input_tokens_details/cached_tokens"),
                 reasoning_tokens: number(usage, "/output_tokens_details/reasoning_tokens"),
             });
+            let written = number(usage, "/input_tokens_details/cache_write_tokens");
+            self.cache_writes = CacheWrites { all: written, long: 0 };
         }
         Ok(())
     }
@@ -386,8 +401,14 @@ impl Reader for Answer {
         let (mut answer, mut refusal, mut reasoning) =
             (String::new(), String::new(), String::new());
         let (mut calls, mut items) = (Vec::new(), Vec::new());
+        // Commentary beside calls announces them; alone, it is not an answer.
+        let has_calls = self.items.values().any(|item| item.call().is_some());
         for item in self.items.into_values() {
             calls.extend(item.call());
+            if text(&item.value, "phase") == "commentary" && !has_calls {
+                items.push(item.value);
+                continue;
+            }
             let before = answer.len();
             for part in list(&item.value, "content") {
                 match text(part, "type") {
@@ -446,7 +467,7 @@ impl Reader for Answer {
             finish_reason,
             stop_reason: self.status,
             usage: self.usage,
-            cache_write_tokens: 0,
+            cache_writes: self.cache_writes,
             response_id: self.id,
             provider_data: (!is_plain).then(|| json!({"items": items})),
         })

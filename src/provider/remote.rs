@@ -1,13 +1,14 @@
 //! A model that is called over HTTP, in any wire format. One call is one attempt; the session
-//! retries. An attempt sends a second request only if [`Format::adapt`] adapted to the error of the
-//! first.
+//! retries. If a provider refuses an optional parameter, the error says so, and the requests that follow
+//! leave it out.
 //!
 //! Every error that can contain text of a server passes through `told`, which removes secrets
 //! before it truncates: a truncated secret would not be recognized. `provider_data` is the data of
 //! a response that later requests must return unaltered. If it contains a secret, we reject the
 //! whole response.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -16,14 +17,21 @@ use serde_json::{Value, json};
 
 use super::clients::HttpClients;
 use super::format::{
-    Format, Framing, Progress, Reader, check_calls, digest_of, list, malformed, text,
+    Format, Framing, Outgoing, Progress, Reader, check_calls, digest_of, malformed,
 };
+use super::lessons::{Dropped, Lesson, Lessons};
+use super::metadata::Probe;
+use super::refusal::{self, Optional};
 use super::size::{StreamSize, check_size, check_values};
-use super::{anthropic, gemini, http, ollama, openai, openai_chat};
+use super::{anthropic, gemini, http, metadata, ollama, openai, openai_chat};
 use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use crate::clock::Clock;
 use crate::config::{Remote, WireFormat};
+use crate::domain::FinishReason;
 use crate::text::redact::Redactor;
+
+/// Maximum length of a word for why a model stopped, in characters.
+const STOP_WORD_CHARACTERS: usize = 60;
 
 /// Maximum length of an error message in characters, counted after secrets are removed.
 const MESSAGE_CHARACTERS: usize = 600;
@@ -35,6 +43,9 @@ pub struct RemoteModel {
     clients: HttpClients,
     clock: Arc<dyn Clock>,
     redactor: Redactor,
+    /// The parameters that requests leave out, by name.
+    dropped: Mutex<BTreeMap<String, Dropped>>,
+    lessons: Option<Arc<dyn Lessons>>,
 }
 
 impl RemoteModel {
@@ -47,8 +58,23 @@ impl RemoteModel {
         clock: Arc<dyn Clock>,
         redactor: Redactor,
     ) -> Self {
-        let format = of(settings.format, &settings.base_url);
-        Self { settings, format, clients, clock, redactor }
+        let format = of(settings.format);
+        let dropped = Mutex::default();
+        Self { settings, format, clients, clock, redactor, dropped, lessons: None }
+    }
+
+    /// Leaves out the parameters with these names from the first request on, and gives `lessons`
+    /// those that the provider refuses later.
+    #[must_use]
+    pub fn with_lessons(
+        mut self,
+        known: impl IntoIterator<Item = String>,
+        lessons: Arc<dyn Lessons>,
+    ) -> Self {
+        let known = known.into_iter().map(|name| (name, Dropped::Known)).collect();
+        self.dropped = Mutex::new(known);
+        self.lessons = Some(lessons);
+        self
     }
 
     /// Removes secrets from the error message, then truncates it. If the provider asks for a long
@@ -98,14 +124,51 @@ impl RemoteModel {
         Ok(())
     }
 
-    async fn attempt(
-        &self,
-        request: ModelRequest<'_>,
-        deltas: &dyn DeltaSink,
-    ) -> Result<ModelReply, ModelError> {
-        match self.exchange(request, deltas).await {
-            Err(error) if self.format.adapt(&error) => self.exchange(request, deltas).await,
-            result => result,
+    /// Returns the request without the parameters that the provider refuses.
+    fn outgoing(&self, request: ModelRequest<'_>) -> Outgoing {
+        let mut outgoing = self.format.outgoing(&self.settings, request);
+        let strip = |body: &mut Value| self.format.strip_reasoning(body);
+        let dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        for optional in self.format.optional() {
+            if dropped.contains_key(optional.name) {
+                optional.drop_from(&mut outgoing.body, &strip);
+            }
+        }
+        outgoing
+    }
+
+    /// Drops the parameter that an error refuses from the requests that follow. Returns the error,
+    /// which names the parameter.
+    fn learn_from(&self, error: ModelError, body: &Value) -> ModelError {
+        let strip = |body: &mut Value| self.format.strip_reasoning(body);
+        let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+        let sent: Vec<&Optional> = self
+            .format
+            .optional()
+            .iter()
+            .filter(|optional| !dropped.contains_key(optional.name) && optional.is_in(body, &strip))
+            .collect();
+        let model = &self.settings.model;
+        let Some(refused) = refusal::refused(&error, &sent, model) else { return error };
+        dropped.insert(refused.name.to_owned(), Dropped::Tried(error.message.clone()));
+        ModelError { dropped: Some(refused.name), ..error }
+    }
+
+    /// Remembers the parameters without which the provider has answered.
+    async fn keep_lessons(&self) {
+        let learned: Vec<Lesson> = {
+            let mut dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
+            let tried = dropped.iter_mut().filter_map(|(name, how)| {
+                let Dropped::Tried(said) = std::mem::replace(how, Dropped::Known) else {
+                    return None;
+                };
+                let said = self.redactor.text(&said).chars().take(MESSAGE_CHARACTERS).collect();
+                Some(Lesson { parameter: name.clone(), said })
+            });
+            tried.collect()
+        };
+        if let Some(lessons) = self.lessons.as_ref().filter(|_| !learned.is_empty()) {
+            lessons.keep(&self.settings, learned).await;
         }
     }
 
@@ -114,7 +177,7 @@ impl RemoteModel {
         request: ModelRequest<'_>,
         deltas: &dyn DeltaSink,
     ) -> Result<ModelReply, ModelError> {
-        let outgoing = self.format.outgoing(&self.settings, request);
+        let outgoing = self.outgoing(request);
         let builder = self.http()?.post(format!("{}{}", self.settings.base_url, outgoing.path));
         let builder = self.with_headers(builder, &self.format.headers(&self.settings));
         let (first_byte, idle) = match self.settings.stream {
@@ -122,8 +185,8 @@ impl RemoteModel {
             false => (self.settings.first_byte(), self.settings.timeout),
         };
         let patience = http::Patience { first_byte, idle };
-        let answer =
-            http::send(builder.json(&outgoing.body), patience, self.clock.as_ref()).await?;
+        let sent = http::send(builder.json(&outgoing.body), patience, self.clock.as_ref()).await;
+        let answer = sent.map_err(|error| self.learn_from(error, &outgoing.body))?;
         let is_stream = answer.is_stream;
         let pieces = answer.pieces().map(|piece| {
             if piece.is_ok() {
@@ -131,7 +194,19 @@ impl RemoteModel {
             }
             piece
         });
-        let mut reply = read(is_stream, pieces, self.format.as_ref(), deltas).await?;
+        let mut reply = read(is_stream, pieces, self.format.as_ref(), deltas)
+            .await
+            .map_err(|error| self.learn_from(error, &outgoing.body))?;
+        self.keep_lessons().await;
+        let word = reply.stop_reason.as_deref().unwrap_or_default().to_ascii_lowercase();
+        if !word.is_empty() && !self.format.stop_words().contains(&word.as_str()) {
+            let clean = self.redactor.text(&word);
+            deltas.stopped_unknown(&clean.chars().take(STOP_WORD_CHARACTERS).collect::<String>());
+            if reply.finish_reason == FinishReason::Stop && reply.text.trim().is_empty() {
+                // An unknown reason may be a limit.
+                reply.finish_reason = FinishReason::Length;
+            }
+        }
         if let Some(data) = &mut reply.provider_data {
             self.mark_origin(data)?;
         }
@@ -170,28 +245,8 @@ impl RemoteModel {
         let idle = self.settings.idle_timeout;
         let patience = http::Patience { first_byte: idle, idle };
         let answer = http::send(builder, patience, self.clock.as_ref()).await?;
-        let body = http::json(&http::collect(http::capped(answer.pieces())).await?)?;
-        Ok(self.judge(&body))
-    }
-
-    fn judge(&self, body: &Value) -> Probe {
-        let holds = |value: &Value, word: &str| value.as_str() == Some(word);
-        let offered = list(body, "data");
-        let tools = match self.settings.format {
-            WireFormat::Anthropic | WireFormat::Openai | WireFormat::Gemini => Some(true),
-            WireFormat::OpenaiChat => None,
-            WireFormat::Ollama => {
-                Some(list(body, "capabilities").iter().any(|known| holds(known, "tools")))
-            }
-        };
-        let is_known = match self.settings.format {
-            WireFormat::OpenaiChat if !offered.is_empty() => {
-                Some(offered.iter().any(|item| text(item, "id") == self.settings.model))
-            }
-            WireFormat::OpenaiChat => None,
-            _ => Some(true),
-        };
-        Probe { is_known, tools }
+        let body = http::collect(http::capped(answer.pieces())).await?;
+        metadata::read(self.settings.format, model, &body)
     }
 
     fn with_headers(
@@ -211,20 +266,11 @@ impl RemoteModel {
     }
 }
 
-/// A provider's metadata on a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Probe {
-    /// Whether the provider offers the model; `None` if unknown.
-    pub is_known: Option<bool>,
-    /// Whether the model supports tool calls; `None` if unknown.
-    pub tools: Option<bool>,
-}
-
-pub(super) fn of(format: WireFormat, base_url: &str) -> Box<dyn Format> {
+pub(super) fn of(format: WireFormat) -> Box<dyn Format> {
     match format {
         WireFormat::Anthropic => Box::new(anthropic::Anthropic),
-        WireFormat::Openai => Box::new(openai::Openai::default()),
-        WireFormat::OpenaiChat => Box::new(openai_chat::OpenaiChat::new(base_url)),
+        WireFormat::Openai => Box::new(openai::Openai),
+        WireFormat::OpenaiChat => Box::new(openai_chat::OpenaiChat),
         WireFormat::Gemini => Box::new(gemini::Gemini),
         WireFormat::Ollama => Box::new(ollama::Ollama),
     }
@@ -238,7 +284,7 @@ impl Model for RemoteModel {
         deltas: &dyn DeltaSink,
     ) -> Result<ModelReply, ModelError> {
         let limit = self.settings.timeout;
-        match tokio::time::timeout(limit, self.attempt(request, deltas)).await {
+        match tokio::time::timeout(limit, self.exchange(request, deltas)).await {
             Ok(result) => result.map_err(|error| self.told(error)),
             Err(_) => Err(ModelError::new(
                 ErrorClass::Timeout,
@@ -260,7 +306,7 @@ pub async fn read_as<E: std::fmt::Display>(
     impl DeltaSink for DiscardDeltas {
         fn delta(&self, _: &str) {}
     }
-    read(true, pieces, of(format, "").as_ref(), &DiscardDeltas).await
+    read(true, pieces, of(format).as_ref(), &DiscardDeltas).await
 }
 
 /// Reads a response: server-sent events, JSON lines, one JSON array, or one JSON object. The first

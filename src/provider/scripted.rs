@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 use crate::agent::{
     DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall, unmarked,
 };
+use crate::catalogue::CacheWrites;
 use crate::config::{Script, ScriptStep};
 use crate::domain::{FinishReason, Turn, Usage};
 
@@ -93,7 +94,7 @@ impl ScriptedModel {
             calls,
             stop_reason: None,
             explanation: None,
-            cache_write_tokens: 0,
+            cache_writes: CacheWrites::default(),
             usage: Some(Usage::default()),
             response_id: None,
             provider_data: None,
@@ -160,6 +161,7 @@ mod tests {
                         history: &history,
                         tools: &[],
                         max_output_tokens: None,
+                        follows_cut: false,
                     },
                     &DiscardDeltas,
                 )

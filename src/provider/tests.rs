@@ -14,6 +14,7 @@ use super::format::digest_of;
 use super::remote::{of, read};
 use crate::agent::{DeltaSink, ErrorClass, Model as _, ModelError, ModelReply, ModelRequest};
 use crate::argv::parse_arguments;
+use crate::catalogue::{Catalogue, Effort, Traits};
 use crate::clock::SystemClock;
 use crate::config::{Remote, WireFormat};
 use crate::domain::{
@@ -59,7 +60,7 @@ fn pieces(
 }
 
 async fn answer(format: WireFormat, body: &[u8], size: usize) -> Result<ModelReply, ModelError> {
-    read(true, pieces(body, size), of(format, "").as_ref(), &DiscardDeltas).await
+    read(true, pieces(body, size), of(format).as_ref(), &DiscardDeltas).await
 }
 
 async fn play(
@@ -237,9 +238,15 @@ async fn a_stream_that_is_cut_anywhere_is_never_a_message() {
     }
 }
 
+fn traits_of(model: &str) -> Traits {
+    let known = Catalogue::built_in().unwrap().find(model, None).facts.traits().clone();
+    Traits { images: Some(true), ..known }
+}
+
 fn settings(format: WireFormat, model: &str) -> Remote {
     Remote {
-        sees_images: true,
+        traits: traits_of(model),
+        chat: Catalogue::built_in().unwrap().chat_rules(""),
         format,
         model: model.to_owned(),
         api_key: Some("k".to_owned()),
@@ -248,7 +255,6 @@ fn settings(format: WireFormat, model: &str) -> Remote {
         max_output_tokens: None,
         temperature: None,
         reasoning_effort: None,
-        context_window: 1000,
         timeout: std::time::Duration::from_secs(1),
         first_byte_timeout: std::time::Duration::from_secs(1),
         idle_timeout: std::time::Duration::from_secs(1),
@@ -307,6 +313,7 @@ async fn the_first_byte_has_a_limit_of_its_own() {
             history: &history,
             tools: &[],
             max_output_tokens: None,
+            follows_cut: false,
         };
         let counted = CountAnswers::default();
         let error = model.call(request, &counted).await.unwrap_err();
@@ -328,7 +335,7 @@ fn turn(reply: ModelReply, format: WireFormat, model: &str) -> AssistantTurn {
     });
     let mut provider_data = reply.provider_data;
     if let Some(data) = provider_data.as_mut().and_then(Value::as_object_mut) {
-        data.insert("format".to_owned(), of(format, "").name().into());
+        data.insert("format".to_owned(), of(format).name().into());
         data.insert("model".to_owned(), model.into());
         data.insert("base_url".to_owned(), format.base_url().into());
     }
@@ -499,8 +506,9 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                 history: &history,
                 tools: &[],
                 max_output_tokens: None,
+                follows_cut: false,
             };
-            let ours = of(format, "").outgoing(&settings(format, model), request).body;
+            let ours = of(format).outgoing(&settings(format, model), request).body;
             let tool_names = |items: Vec<Value>| -> Vec<Value> {
                 // The other client of Ollama sends no call id with a result; chat servers need no
                 // tool name.
@@ -510,6 +518,10 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                         if item[0] == "tool" {
                             let field = if format == WireFormat::Ollama { 1 } else { 2 };
                             item[field] = Value::Null;
+                        }
+                        // The other client drops it; newer models of Anthropic need it.
+                        if let Some(block) = item.get_mut(1).and_then(Value::as_object_mut) {
+                            block.remove("caller");
                         }
                         item
                     })
@@ -604,7 +616,7 @@ async fn odd_chat_streams_are_read_or_named() {
     let finished = sse(&[chunk(json!({"content": "whole"}), json!("stop"))]);
     let broken =
         [Ok(Bytes::from(finished)), Err(ModelError::new(ErrorClass::StreamInterrupted, "cut"))];
-    let format = of(WireFormat::OpenaiChat, "");
+    let format = of(WireFormat::OpenaiChat);
     let reply =
         read(true, futures_util::stream::iter(broken), format.as_ref(), &DiscardDeltas).await;
     assert_eq!(reply.unwrap().text, "whole");
@@ -654,7 +666,7 @@ async fn an_endless_answer_is_refused_in_bounded_memory() {
         for start in ["data: ", "[", "{", "x"] {
             let endless = futures_util::stream::iter([Ok::<_, ModelError>(Bytes::from(start))])
                 .chain(futures_util::stream::repeat_with(|| Ok(Bytes::from(vec![b'x'; 1 << 20]))));
-            let error = read(true, Box::pin(endless), of(format, "").as_ref(), &DiscardDeltas)
+            let error = read(true, Box::pin(endless), of(format).as_ref(), &DiscardDeltas)
                 .await
                 .unwrap_err();
             assert!(error.message.contains("more than"), "{name} {start}: {error}");
@@ -699,7 +711,7 @@ async fn an_answer_that_never_stops_saying_a_little_more_is_refused() {
             json!({"message": {"content": "", "thinking": said}}),
         ),
     ] {
-        let line = |value: &Value| match of(format, "").framing() {
+        let line = |value: &Value| match of(format).framing() {
             super::format::Framing::Events => Bytes::from(format!("data: {value}\n\n")),
             super::format::Framing::Lines => Bytes::from(format!("{value}\n")),
         };
@@ -711,9 +723,8 @@ async fn an_answer_that_never_stops_saying_a_little_more_is_refused() {
                 Ok(piece.clone())
             }),
         );
-        let error = read(true, Box::pin(endless), of(format, "").as_ref(), &DiscardDeltas)
-            .await
-            .unwrap_err();
+        let error =
+            read(true, Box::pin(endless), of(format).as_ref(), &DiscardDeltas).await.unwrap_err();
         assert_eq!(error.message, "the answer has more than 8388608 bytes", "{format:?}");
         assert!(given < 24 << 20, "{format:?}: {given}");
     }
@@ -770,8 +781,9 @@ async fn what_was_kept_for_one_model_is_not_sent_to_another() {
             history: &history,
             tools: &[],
             max_output_tokens: None,
+            follows_cut: false,
         };
-        let sent = of(format, "").outgoing(&settings(format, model), request).body.to_string();
+        let sent = of(format).outgoing(&settings(format, model), request).body.to_string();
         assert_eq!(sent.contains("\"signature\""), kept, "{format:?} {model}");
         assert!(sent.contains("fixed_version"), "{format:?}: the call itself must be sent");
     }
@@ -1119,6 +1131,7 @@ async fn served(
         history: &history,
         tools: &[],
         max_output_tokens: None,
+        follows_cut: false,
     };
     let reply = model.call(request, &DiscardDeltas).await;
     server.await.unwrap();
@@ -1300,8 +1313,9 @@ fn sent_body(remote: &Remote, history: &[Turn]) -> Value {
         history,
         tools: &[],
         max_output_tokens: None,
+        follows_cut: false,
     };
-    of(remote.format, &remote.base_url).outgoing(remote, request).body
+    of(remote.format).outgoing(remote, request).body
 }
 
 fn user() -> Turn {
@@ -1344,7 +1358,11 @@ fn pictures_are_sent_where_each_provider_looks_for_them() {
         }
         let has_picture = sent_body(&remote, &failed).to_string().contains("QUJD");
         assert_eq!(has_picture, format != WireFormat::Anthropic);
-        let blind = sent_body(&Remote { sees_images: false, ..remote }, &history).to_string();
+        let blind = sent_body(
+            &Remote { traits: Traits { images: Some(false), ..remote.traits.clone() }, ..remote },
+            &history,
+        )
+        .to_string();
         assert!(!blind.contains("QUJD") && blind.contains("Images omitted"), "{blind}");
     }
 }
@@ -1366,6 +1384,7 @@ fn a_history_is_sent_as_each_provider_takes_it() {
     }
     let mistral = Remote {
         base_url: "https://api.mistral.ai/v1".into(),
+        chat: Catalogue::built_in().unwrap().chat_rules("api.mistral.ai"),
         ..settings(WireFormat::OpenaiChat, "m")
     };
     let sent = sent_body(&mistral, &history);
@@ -1392,7 +1411,7 @@ fn a_history_is_sent_as_each_provider_takes_it() {
 #[test]
 fn thoughts_of_another_model_are_neither_sent_nor_missed() {
     let thinks = Remote {
-        reasoning_effort: Some(crate::config::Effort::Low),
+        reasoning_effort: Some(Effort::Low),
         ..settings(WireFormat::Anthropic, "claude-sonnet-4-5")
     };
     let foreign = [user(), said("", &[("c", "x")], Value::Null), result("c")];
@@ -1424,7 +1443,7 @@ fn thoughts_of_another_model_are_neither_sent_nor_missed() {
         "thinking precedes the first call only"
     );
     let opus = Remote {
-        reasoning_effort: Some(crate::config::Effort::High),
+        reasoning_effort: Some(Effort::High),
         ..settings(WireFormat::Anthropic, "claude-opus-4-1")
     };
     assert_eq!(sent_body(&opus, &[user()])["max_tokens"], 32_000);

@@ -4,6 +4,8 @@
 //! of the answer. Only tags at the start of the text count, because an answer may quote them; a
 //! closing tag without an opening one counts at the end of a line.
 
+use serde_json::Value;
+
 use crate::domain::AssistantTurn;
 
 const OPEN: &str = "<think>";
@@ -25,7 +27,7 @@ const OTHERS: &[(&str, &str)] = &[
 const MAX_BLOCKS: usize = 16;
 const MAX_SPACE: usize = 256;
 
-/// The key in `provider_data` that marks a turn whose reasoning came as text.
+/// The key in `provider_data` with the whole text of a turn whose reasoning came as text.
 pub(super) const INLINE: &str = "inline_reasoning";
 
 /// The text of an answer, as it arrives.
@@ -33,6 +35,8 @@ pub(super) const INLINE: &str = "inline_reasoning";
 pub(super) struct Written {
     text: String,
     reasoning: String,
+    /// The whole text as it came, unless it is certain that it begins with no reasoning.
+    raw: String,
     part: Part,
     blocks: usize,
 }
@@ -50,6 +54,16 @@ enum Part {
 impl Written {
     /// Takes a piece of the text, and appends new text of the answer to `new`.
     pub(super) fn push(&mut self, piece: &str, new: &mut String) {
+        if self.part != Part::Answer || self.blocks > 0 {
+            self.raw.push_str(piece);
+        }
+        self.advance(piece, new);
+        if self.part == Part::Answer && self.blocks == 0 {
+            self.raw.clear();
+        }
+    }
+
+    fn advance(&mut self, piece: &str, new: &mut String) {
         match self.part {
             Part::Start => {
                 self.text.push_str(piece);
@@ -74,7 +88,7 @@ impl Written {
             self.text.clear();
             self.part = Part::Reasoning;
             self.blocks += 1;
-            self.push(&rest, new);
+            self.advance(&rest, new);
         } else if !OPEN.starts_with(begun) || self.text.len() > MAX_SPACE {
             if self.blocks > 0 {
                 self.text = begun.to_owned();
@@ -94,7 +108,7 @@ impl Written {
         let (end, rest) = (from + before.len(), rest.to_owned());
         self.reasoning.truncate(end);
         self.part = Part::Start;
-        self.push(&rest, new);
+        self.advance(&rest, new);
     }
 
     /// Ends the text of an answer without calls. Some chat templates write the opening tag into the
@@ -109,7 +123,9 @@ impl Written {
             others.find_map(|(open, close)| Some((begun.strip_prefix(*open)?, *close)))
         {
             let (reasoning, answer) = rest.split_once(close).unwrap_or((rest, ""));
-            (self.reasoning, self.text) = (reasoning.to_owned(), answer.trim_start().to_owned());
+            let (reasoning, answer) = (reasoning.to_owned(), answer.trim_start().to_owned());
+            self.raw = std::mem::replace(&mut self.text, answer);
+            self.reasoning = reasoning;
             self.blocks = 1;
             return;
         }
@@ -121,8 +137,9 @@ impl Written {
         if is_quoted || !before.trim().is_empty() && !is_last_of_line && !is_first_of_line {
             return;
         }
-        self.reasoning = before.to_owned();
-        self.text = after.trim_start().to_owned();
+        let (reasoning, answer) = (before.to_owned(), after.trim_start().to_owned());
+        self.raw = std::mem::replace(&mut self.text, answer);
+        self.reasoning = reasoning;
         self.blocks = 1;
     }
 
@@ -133,7 +150,12 @@ impl Written {
 
     /// Returns the bytes of text and reasoning so far.
     pub(super) fn size(&self) -> usize {
-        self.text.len() + self.reasoning.len()
+        self.text.len() + self.reasoning.len() + self.raw.len()
+    }
+
+    /// Returns the whole text as it came, if it has reasoning between tags.
+    pub(super) fn raw(&self) -> Option<&str> {
+        (self.blocks > 0).then_some(self.raw.as_str())
     }
 
     pub(super) fn into_text(self) -> String {
@@ -141,10 +163,17 @@ impl Written {
     }
 }
 
-/// Returns the text of a turn as the model wrote it, with its reasoning between tags.
-pub(super) fn with_reasoning(turn: &AssistantTurn) -> String {
-    let reasoning = turn.reasoning.as_deref().unwrap_or_default();
-    format!("{OPEN}\n{reasoning}\n{CLOSE}\n\n{}", turn.text)
+/// Returns the text of a turn as the model wrote it, if it wrote its reasoning into it. `kept` is the
+/// `provider_data` of the turn.
+pub(super) fn inline_text(turn: &AssistantTurn, kept: Option<&Value>) -> Option<String> {
+    match kept?.get(INLINE)? {
+        Value::String(raw) => Some(raw.clone()),
+        // A transcript of an earlier version.
+        _ => {
+            let reasoning = turn.reasoning.as_deref().unwrap_or_default();
+            Some(format!("{OPEN}\n{reasoning}\n{CLOSE}\n\n{}", turn.text))
+        }
+    }
 }
 
 #[cfg(test)]

@@ -244,10 +244,13 @@ async fn run_session(
     let repository = words.map(|words| marker.wrap_repository(&words));
     #[cfg(feature = "faults")]
     crate::store::faults::in_prompt(scope.spec.job.name.as_str());
-    let parts = match session_parts(scope, SystemPrompt { repository, ..system }) {
+    let mut parts = match session_parts(scope, SystemPrompt { repository, ..system }).await {
         Ok(parts) => parts,
         Err(result) => return result,
     };
+    if precheck_text.is_some() {
+        parts.machine.count_precheck();
+    }
     let task = task(scope, precheck_text);
     run_apart(scope, Session::new(parts).run(task)).await
 }
@@ -285,7 +288,7 @@ fn marker(scope: &RunScope) -> Result<Marker, SessionResult> {
 /// Returns the parts of the session of a run.
 ///
 /// *Errors*: the result of a run that cannot have a session.
-pub(super) fn session_parts(
+pub(super) async fn session_parts(
     scope: &RunScope,
     system: SystemPrompt,
 ) -> Result<SessionParts, SessionResult> {
@@ -301,17 +304,22 @@ pub(super) fn session_parts(
         limits: spec.job.limits.clone(),
         limits_replies: spec.job.daily_budgets.is_some(),
         confirm: spec.job.double_confirmation,
+        needs_call: spec.needs_call(),
         loop_window: spec.job.loop_window,
     };
-    let (price, context_window) = (configured.price, configured.context_window);
-    let facts = ModelFacts { price, context_window };
+    let facts = ModelFacts {
+        price: configured.price(host.clock.now()),
+        context_window: configured.context_window(),
+        characters_per_token: configured.facts.traits().characters_per_token,
+    };
     Ok(SessionParts {
         machine: Machine::new(rules, facts, scope.toolbox.clone(), system),
-        models: models(spec, host),
+        models: models(spec, host).await,
         marker: marker(scope)?,
         sink: scope.sink.clone(),
         run_id: spec.run_id.to_string(),
         approver: host.approver.clone(),
+        clock: host.clock.clone(),
         stop: scope.stop.clone(),
         waits: host.waits.clone(),
         worked: scope.worked,

@@ -63,6 +63,14 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Tells whether the state directory has a ledger.
+    #[must_use]
+    pub fn has_ledger(&self) -> bool {
+        crate::store::Ledger::path(self.state.root()).exists()
+    }
+}
+
 /// Why a run could not start, or why the last line of its transcript is missing.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {

@@ -10,12 +10,14 @@ use std::sync::Arc;
 
 use super::check::CheckItem;
 use super::host::Host;
+use super::lessons::remember;
 use super::preflight::credentials;
 use super::tool_catalog::KnownTool;
 use super::tool_context::{Links, path_rules};
 use super::unit::short_stop_timeout;
 use crate::agent::{ErrorClass, ModelError};
-use crate::config::{CONTROL_KEY, Config, Job, Model, Price, Provider, Remote, SandboxMode};
+use crate::catalogue::Catalogue;
+use crate::config::{CONTROL_KEY, Config, Job, Model, Provider, Remote, SandboxMode};
 use crate::process::{
     HostWork, SandboxError, control_groups_mount, kernel_features, sandbox_gaps, sandbox_support,
 };
@@ -75,8 +77,8 @@ pub async fn examine_config(config: &Arc<Config>, host: &Host, reach: Reach) -> 
     }
     let mut items: Vec<CheckItem> = futures_util::future::join_all(asked).await;
     items.extend(certificates(config, &host.clients));
-    if config.models.values().any(|model| model.price.is_some()) {
-        items.push(item("prices", true, format!("known models as of {}", Price::as_of())));
+    if let Some(as_of) = Catalogue::built_in().ok().and_then(|catalogue| catalogue.as_of()) {
+        items.push(item("catalogue", true, format!("models as of {as_of}")));
     }
     items.push(match host.environment.search_path() {
         Some(path) => item("PATH", true, path),
@@ -249,8 +251,17 @@ async fn model_item(config: &Config, model: &Model, host: &Host, reach: Reach) -
         Reach::Offline => (true, "not checked (use --online)".to_owned()),
         Reach::Online => {
             let (clients, clock) = (host.clients.clone(), host.clock.clone());
-            let model = RemoteModel::new(remote.clone(), clients, clock, redactor);
-            describe(remote, model.probe().await)
+            let client = RemoteModel::new((**remote).clone(), clients, clock, redactor);
+            let probe = client.probe().await;
+            let kept = match &probe {
+                Ok(probe) if host.has_ledger() => remember(remote, probe, host).await,
+                Ok(_) | Err(_) => Ok(()),
+            };
+            let (ok, mut said) = describe(remote, probe);
+            if let Err(error) = kept {
+                said.push_str(&format!("; failed to remember what it said: {error}"));
+            }
+            (ok, said)
         }
     };
     item(&name, ok, format!("{facts}; {said}"))
@@ -298,7 +309,11 @@ fn facts(model: &Model, remote: &Remote) -> String {
         remote.base_url,
         model.profile.name,
         if remote.api_key.is_some() { "with a key" } else { "without a key" },
-        if model.price.is_some() { "price known" } else { "price unknown" },
+        match &model.prices {
+            None => "price unknown",
+            Some(priced) if priced.prices.is_estimated() => "price estimated",
+            Some(_) => "price known",
+        },
     )
 }
 

@@ -117,10 +117,13 @@ async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) 
         false => start.repository,
     };
     let system = SystemPrompt { text: start.system, stable: start.stable, repository };
-    let mut parts = match session_parts(scope, system) {
+    let mut parts = match session_parts(scope, system).await {
         Ok(parts) => parts,
         Err(result) => return with_totals(result, row),
     };
+    if events.iter().any(|event| matches!(event, Event::Precheck { .. })) {
+        parts.machine.count_precheck();
+    }
     let rebuilt = match rebuilt(scope, events, &mut parts) {
         Ok(rebuilt) => rebuilt,
         Err(error) => {
@@ -166,6 +169,7 @@ fn with_totals(mut result: SessionResult, row: &RunSummary) -> SessionResult {
     result.counters.iterations = row.iterations;
     result.counters.usage = row.usage;
     result.counters.cost = row.cost_usd;
+    result.counters.cost_is_estimated = row.cost_estimated;
     result.counters.spent.calls = row.tool_calls;
     result
 }

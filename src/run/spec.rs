@@ -64,6 +64,14 @@ impl RunSpec {
         self.is_queued && self.job.is_resumed
     }
 
+    /// Tells whether the run must have looked at something to be green. A person who watches, or who
+    /// wrote the prompt, sees what the run did.
+    #[must_use]
+    pub fn needs_call(&self) -> bool {
+        let is_own = self.overrides.prompt.is_none();
+        !self.has_person && is_own && self.mode == Mode::Act && !self.job.allow_no_calls
+    }
+
     /// Tells whether the attached person can allow calls that the job does not list. That is
     /// not possible in plan mode: the person who applies the plan cannot allow such calls either,
     /// so they are not planned.

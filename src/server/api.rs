@@ -12,16 +12,30 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
 use crate::clock::Clock;
+use crate::config::Config;
 use crate::config::Loaded;
-use crate::daemon::{Command, Handle, StatusReport};
+use crate::daemon::{Command, Handle, StatusRefused, StatusReport};
 use crate::domain::RunId;
 use crate::process::HostWork;
-use crate::run::{Approvals, Host};
+use crate::run::{Approvals, Host, Learned, model_lessons};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, LedgerReader, RunFilter, RunSummary, StateDir, all_runs};
 
 /// How long the status waits for the files on disk. A client waits longer for the whole status.
 const FILES: Duration = Duration::from_secs(5);
+
+/// Returns the parameters that providers refuse for the models of a configuration.
+fn refused_parameters(config: &Config, learned: &Learned) -> Vec<StatusRefused> {
+    let of_model = config.models.values().filter_map(|model| {
+        let lessons: Vec<_> = model_lessons(model, learned).collect();
+        Some(StatusRefused {
+            model: model.name.clone(),
+            since: lessons.iter().map(|row| row.learned_at).max()?,
+            parameters: lessons.into_iter().map(|row| row.parameter.clone()).collect(),
+        })
+    });
+    of_model.collect()
+}
 
 /// The state that the routes share.
 #[derive(Clone)]
@@ -82,6 +96,13 @@ impl Api {
     pub(super) async fn status(&self) -> Result<StatusReport, Problem> {
         let mut report = self.ask(Command::Status).await?;
         report.approvals = Some(self.approvals.waiting().len());
+        // Not in the writer of the ledger: the status must not wait for a disk that does not answer.
+        let root = self.state.root().to_path_buf();
+        let learned = HostWork::of("").run_within(FILES, move || Learned::read_file(&root)).await;
+        report.refused_parameters = learned
+            .ok()
+            .and_then(Result::ok)
+            .map(|learned| refused_parameters(&self.handle.config.borrow(), &learned));
         let disk = self.disk.clone();
         let loaded = HostWork::of("").run_within(FILES, move || disk()).await.ok();
         if let Some(loaded) = loaded {

@@ -18,8 +18,9 @@ use crate::daemon::StatusReport;
 use crate::domain::{Plan, RunId};
 use crate::process::HostWork;
 use crate::run::{
-    CheckItem, CheckReport, ExplainError, Explanation, Reach, ToolRow, check, examine_config,
-    examine_host, explain, names_of_server, tool_rows,
+    CheckItem, CheckReport, ExplainError, Explanation, Learned, ModelView, Reach, ToolRow,
+    ask_providers, check, examine_config, examine_host, explain, model_views, names_of_server,
+    tool_rows,
 };
 use crate::store::{RecordFacts, RunDir, VerifyReport, verify};
 
@@ -106,6 +107,32 @@ pub(super) async fn plan(State(api): State<Api>, Path(id): Path<String>) -> Answ
     let wanted = id.clone();
     let found = api.ledger(move |reader| reader.plan(&wanted)).await?;
     found.map(Json).ok_or_else(|| missing(format!("there is no plan `{id}`")))
+}
+
+/// The filter of `GET /models`.
+#[derive(Debug, Clone, Copy, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelsQuery {
+    /// Whether to ask the providers first.
+    pub online: bool,
+}
+
+/// The answer of `GET /models`.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ModelsAnswer {
+    pub models: Vec<ModelView>,
+    /// A message for each provider that did not answer.
+    pub problems: Vec<String>,
+}
+
+pub(super) async fn models(
+    State(api): State<Api>,
+    Query(query): Query<ModelsQuery>,
+) -> Answer<ModelsAnswer> {
+    let (config, host) = (api.handle.config.borrow().clone(), api.host.clone());
+    let problems = if query.online { ask_providers(&config, &host).await } else { Vec::new() };
+    let learned = Learned::read(&host).await.map_err(internal)?;
+    Ok(Json(ModelsAnswer { models: model_views(&config, &learned, host.clock.now()), problems }))
 }
 
 /// The filter of `GET /doctor`.

@@ -17,7 +17,7 @@ mod socket;
 
 pub use api::Api;
 pub use follow::EventsQuery;
-pub use inspect::DoctorQuery;
+pub use inspect::{DoctorQuery, ModelsAnswer, ModelsQuery};
 pub use problem::Problem;
 pub use routes::{AuditQuery, RunsQuery, SlotsQuery, router};
 pub use socket::{

@@ -125,6 +125,7 @@ pub fn router(api: Api, key: ControlKey) -> Router {
         .route("/jobs/{name}/check", post(inspect::check_job))
         .route("/jobs/{name}/explain", post(inspect::explain_call))
         .route("/tools", get(inspect::tools))
+        .route("/models", get(inspect::models))
         .route("/reload", post(commands::reload))
         .route("/prune", post(commands::prune))
         .route("/approvals", get(approvals))

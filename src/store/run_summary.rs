@@ -54,6 +54,9 @@ pub struct RunSummary {
     pub usage: Usage,
     /// The cost in US dollars; null if the price is unknown.
     pub cost_usd: Option<f64>,
+    /// Whether a part of the cost rests on the price of a relative of its model.
+    #[serde(default)]
+    pub cost_estimated: bool,
     /// The name of the model; empty if the run has not begun.
     pub model: String,
     /// The error text, if there is one.
@@ -146,6 +149,7 @@ impl RunSummary {
             refused: BTreeSet::new(),
             usage: Usage::default(),
             cost_usd: None,
+            cost_estimated: false,
             model: String::new(),
             error: None,
             config_digest: None,
@@ -192,7 +196,8 @@ impl RunSummary {
                 row.refuse(call_id);
             }
             match known(line) {
-                Some(Event::AssistantTextEnd { usage, cost_usd, .. }) => {
+                Some(Event::AssistantTextEnd { usage, cost_usd, cost_estimated, .. }) => {
+                    row.cost_estimated |= *cost_estimated;
                     row.iterations += 1;
                     row.usage.add(&usage.unwrap_or_default());
                     if let Some(cost) = cost_usd {
@@ -243,6 +248,7 @@ impl RunSummary {
         self.tool_calls = end.tool_calls;
         self.usage = end.usage;
         self.cost_usd = end.cost_usd;
+        self.cost_estimated = end.cost_estimated;
     }
 
     /// Marks a run as interrupted because its transcript has no end. `last` is the time of the last

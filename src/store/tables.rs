@@ -86,6 +86,15 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE TRIGGER given_up_removed AFTER DELETE ON given_up BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
         CREATE TRIGGER cancelled_added AFTER INSERT ON cancelled_runs BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
         CREATE TRIGGER cancelled_removed AFTER DELETE ON cancelled_runs BEGIN UPDATE meta SET value = value + 1 WHERE name = 'guards_revision'; END;
+    ", "
+        CREATE TABLE lessons (
+            address TEXT NOT NULL, model TEXT NOT NULL, settings TEXT NOT NULL, parameter TEXT NOT NULL,
+            said TEXT NOT NULL, learned_at INTEGER NOT NULL, PRIMARY KEY (address, model, parameter)
+        ) WITHOUT ROWID;
+        CREATE TABLE said_of_models (
+            address TEXT NOT NULL, model TEXT NOT NULL, said TEXT NOT NULL, said_at INTEGER NOT NULL,
+            PRIMARY KEY (address, model)
+        ) WITHOUT ROWID;
     "],
 };
 

@@ -184,6 +184,31 @@ const TABLES: &[Table] = &[
         end: spend_budget,
     },
     Table {
+        name: "lessons",
+        key: &["address", "model", "parameter"],
+        columns: "address, model, settings, parameter, said, learned_at",
+        filter: "true",
+        read: |row| {
+            let (_, _, _): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            let (_, _): (String, String) = (row.get(3)?, row.get(4)?);
+            time(row, 5).map(drop)
+        },
+        moves: Moves::Aside,
+        end: |_, _| Ok("the next run sends the parameter once more".to_owned()),
+    },
+    Table {
+        name: "said_of_models",
+        key: &["address", "model"],
+        columns: "address, model, said, said_at",
+        filter: "true",
+        read: |row| {
+            let (_, _, _): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
+            time(row, 3).map(drop)
+        },
+        moves: Moves::Aside,
+        end: |_, _| Ok("the catalogue applies until the provider is asked again".to_owned()),
+    },
+    Table {
         name: "prechecks",
         key: &["job"],
         columns: "job, answer",

@@ -25,7 +25,7 @@ fn text(case_name: &str, file: &str) -> String {
 fn place(case_name: &str, files: &[&str]) -> Place {
     let place = Place::new(REST);
     for file in files {
-        place.write(file, &text(case_name, file));
+        place.write_as_is(file, &text(case_name, file));
     }
     place
 }

@@ -31,6 +31,7 @@ mod host;
 mod invalid_configs;
 mod lost;
 mod mcp;
+mod models;
 mod old_formats;
 mod operator;
 mod plan;

@@ -51,6 +51,11 @@ impl Place {
     }
 
     pub(crate) fn write(&self, name: &str, text: &str) {
+        self.write_as_is(name, &without_look(name, text));
+    }
+
+    /// Writes a file without the change that [`Self::write`] makes to jobs.
+    pub(crate) fn write_as_is(&self, name: &str, text: &str) {
         let path = self.config().join(name);
         std::fs::create_dir_all(path.parent().unwrap()).unwrap();
         std::fs::write(&path, own(text)).unwrap();
@@ -341,6 +346,33 @@ pub(crate) fn wait_until(mut done: impl FnMut() -> bool, tell: impl Fn() -> Stri
 /// across checkouts.
 pub(crate) fn own(text: &str) -> String {
     text.replace(".OWN", &format!(".{}", std::process::id()))
+}
+
+/// Lets each job be green without a call that worked, unless the test says otherwise: most scripts
+/// only say something.
+fn without_look(name: &str, text: &str) -> String {
+    let is_jobs = name == "jobs.yaml" || name.starts_with("jobs.d/") && name.ends_with(".yaml");
+    if !is_jobs || text.contains("allow_no_calls") {
+        return text.to_owned();
+    }
+    let lines = text.split_inclusive('\n').map(|line| {
+        let key = line.trim_start().trim_start_matches("- ");
+        let indent = line.len() - key.len();
+        match key.starts_with("prompt:") || key.starts_with("prompt_file:") {
+            // In block style, the key goes on a line of its own, below a possible dash.
+            true => format!(
+                "{}allow_no_calls: true\n{}{key}",
+                line.get(..indent).unwrap_or_default(),
+                " ".repeat(indent)
+            ),
+            false => {
+                let flow = line.replace(", prompt:", ", allow_no_calls: true, prompt:");
+                flow.replace("{prompt:", "{allow_no_calls: true, prompt:")
+                    .replace("\"prompt\":", "\"allow_no_calls\": true, \"prompt\":")
+            }
+        }
+    });
+    lines.collect()
 }
 
 /// Returns those command lines of running processes that contain `word`.

@@ -12,6 +12,9 @@ use crate::text::escape::is_deceptive;
 
 const CONFIRMATION: &str = "Before this is accepted as the final answer, check that every part of the task is done and that the tool results support each claim. If anything is missing, keep working. Otherwise, restate the final answer in full.";
 
+/// The beginning of the confirmation in a run in which no call has worked.
+const NOTHING_DONE: &str = "No tool call of this run has worked, so nothing was looked at or changed. An answer that rests on no tool result does not count: use the tools, or say why they cannot be used.";
+
 /// The longest text in bytes that is searched for a call; a longer one is prose.
 const LONGEST_CALL: usize = 64 * 1024;
 
@@ -130,12 +133,26 @@ impl Machine {
         self.faults.clear();
         if !self.confirmed {
             self.confirmed = true;
-            self.say(CONFIRMATION.to_owned(), InputSource::Confirmation, events);
+            let text = match self.has_looked {
+                true => CONFIRMATION.to_owned(),
+                false => format!("{NOTHING_DONE} {CONFIRMATION}"),
+            };
+            self.say(text, InputSource::Confirmation, events);
             return self.ask_or_stop(events);
         }
-        let is_planned = !self.changes.steps.is_empty();
-        let reason = if is_planned { StopReason::Planned } else { StopReason::Completed };
-        self.end(reason, None, events)
+        if !self.changes.steps.is_empty() {
+            return self.end(StopReason::Planned, None, events);
+        }
+        if !self.has_looked {
+            let error = "no call of the run worked, so it has looked at nothing; if that is right for this job, set `allow_no_calls: true`";
+            return self.end(StopReason::NothingDone, Some(error.to_owned()), events);
+        }
+        self.end(StopReason::Completed, None, events)
+    }
+
+    /// Tells whether the last answer was cut off, so that the next request needs a higher limit.
+    pub(in crate::agent) fn follows_cut(&self) -> bool {
+        self.faults.contains(&AnswerFault::Cut)
     }
 
     fn fault_of(&self, text: &str, finish_reason: FinishReason) -> Option<AnswerFault> {
@@ -153,7 +170,7 @@ impl Machine {
         if !self.faults.insert(fault) {
             return self.end(StopReason::NoAnswer, Some(fault.error().to_owned()), events);
         }
-        if fault == AnswerFault::Empty {
+        if fault == AnswerFault::Empty && self.has_looked {
             // The correction asks what the confirmation would ask.
             self.confirmed = true;
         }

@@ -5,7 +5,7 @@ use serde_json::Number;
 use super::{Action, Machine};
 use crate::agent::repetition::signature;
 use crate::agent::stop::outer_limit;
-use crate::config::Price;
+use crate::catalogue::{CacheWrites, Price};
 use crate::domain::{Event, StopReason, Turn, Usage};
 
 /// The number of detected repetitions that ends a run.
@@ -123,7 +123,7 @@ impl Machine {
     fn next_cost(&self, price: Option<Price>, input: u64) -> Option<f64> {
         let cached_input_tokens = self.counters.cached.min(input);
         let next = Usage { input_tokens: input, cached_input_tokens, ..Usage::default() };
-        price.map(|price| price.cost(&next, 0))
+        price.map(|price| price.cost(&next, CacheWrites::default()))
     }
 
     /// Returns the most output tokens of the next reply of a model with this price that
@@ -133,7 +133,8 @@ impl Machine {
         let (price, spent) = price.zip(self.counters.cost)?;
         // Count the input in full: the provider may have dropped its cache, or write to it.
         let input = Usage { input_tokens: self.estimate(), ..Usage::default() };
-        let cost = price.cost(&input, 0).max(price.cost(&input, input.input_tokens));
+        let written = CacheWrites { all: input.input_tokens, long: 0 };
+        let cost = price.cost(&input, CacheWrites::default()).max(price.cost(&input, written));
         price.output_tokens_for(most - spent - cost, &input)
     }
 
@@ -143,7 +144,8 @@ impl Machine {
 
     /// Estimates the input tokens of the next request.
     pub(in crate::agent) fn estimate(&self) -> u64 {
-        self.counters.estimate(&self.system.text, self.tools_bytes, &self.history)
+        let per_token = self.model.characters_per_token;
+        self.counters.estimate(&self.system.text, self.tools_bytes, &self.history, per_token)
     }
 
     /// Tells whether the next request, sent to a fallback model of this price, stays within the
@@ -154,7 +156,7 @@ impl Machine {
         let input = self.estimate();
         // The fallback model has none of the history in its cache.
         let next = Usage { input_tokens: input, ..Usage::default() };
-        let next = price.map(|price| price.cost(&next, 0));
+        let next = price.map(|price| price.cost(&next, CacheWrites::default()));
         let covers = self.counters.cost.zip(next).is_some_and(|(spent, next)| spent + next <= most);
         covers && !self.is_reply_too_short(price)
     }

@@ -9,6 +9,7 @@ use super::Machine;
 use crate::agent::model::{ModelReply, RequestedCall};
 use crate::agent::tool::Toolbox;
 use crate::argv::parse_arguments;
+use crate::catalogue::CacheWrites;
 use crate::domain::{Arguments, AssistantTurn, CallId, Event, FinishReason, ToolCall};
 
 impl Machine {
@@ -73,14 +74,15 @@ pub(super) struct ReplyFacts {
     /// The name of the model in the configuration; `None` for a message of the loop.
     pub(super) model: Option<String>,
     pub(super) cost: Option<f64>,
-    pub(super) cache_write_tokens: u64,
+    pub(super) is_estimated: bool,
+    pub(super) cache_writes: CacheWrites,
     pub(super) timing: Timing,
 }
 
 pub(super) fn assistant_event(
     turn: &AssistantTurn,
     toolbox: &Toolbox,
-    ReplyFacts { model, cost, cache_write_tokens, timing }: ReplyFacts,
+    ReplyFacts { model, cost, is_estimated, cache_writes, timing }: ReplyFacts,
 ) -> Event {
     let tool_calls: Vec<Value> = turn
         .tool_calls
@@ -113,8 +115,10 @@ pub(super) fn assistant_event(
         finish_reason: turn.finish_reason,
         stop_reason: turn.stop_reason.clone(),
         usage: turn.usage,
-        cache_write_tokens,
+        cache_write_tokens: cache_writes.all,
+        cache_write_long_tokens: cache_writes.long,
         cost_usd: cost,
+        cost_estimated: is_estimated,
         model,
         elapsed_ms: u64::try_from(timing.elapsed.as_millis()).unwrap_or(u64::MAX),
         latency_ms: timing.latency_ms,

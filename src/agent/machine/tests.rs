@@ -16,7 +16,7 @@ use crate::agent::{
     AgentTool, CallAction, CallContext, CallOutput, PreparedCall, RequestedCall, ShownAs,
     ToolDefinition, ToolRunner, ToolSpec,
 };
-use crate::config::{Autonomy, Limits, Listed, Mode, Policy, Price, ReadPolicy};
+use crate::config::{Autonomy, Limits, Listed, Mode, Policy, ReadPolicy};
 use crate::domain::{CallError, Category, ToolName, Usage};
 use crate::gate::{CommandRules, GateRules, PathRules};
 
@@ -42,6 +42,7 @@ struct Setup {
     /// US dollars per million tokens, for input and output alike.
     price: Option<f64>,
     confirm: bool,
+    needs_call: bool,
     plan: bool,
     approve: bool,
 }
@@ -134,6 +135,7 @@ fn machine(setup: &Setup) -> Machine {
         limits,
         limits_replies: false,
         confirm: setup.confirm,
+        needs_call: setup.needs_call,
         loop_window: setup.loop_window,
     };
     let system = SystemPrompt { text: "system".into(), ..SystemPrompt::default() };
@@ -141,10 +143,12 @@ fn machine(setup: &Setup) -> Machine {
 }
 
 fn facts(setup: &Setup) -> ModelFacts {
-    let price = setup
-        .price
-        .map(|usd| serde_json::from_value::<Price>(json!({"input": usd, "output": usd})).unwrap());
-    ModelFacts { price, context_window: setup.context_window.unwrap_or(100_000) }
+    let price = setup.price.map(|usd| crate::catalogue::Price::flat(usd, usd));
+    ModelFacts {
+        price,
+        context_window: setup.context_window.unwrap_or(100_000),
+        characters_per_token: None,
+    }
 }
 
 /// Reads `{start: …}`, `{reply: …}`, `{failed: …}`, `{results: […]}` or `{stop: …}`.
@@ -158,6 +162,7 @@ fn input(row: &Value, setup: &Setup, asked: &[Dispatch]) -> Input {
             first_token_ms: None,
             model: facts(setup),
             model_name: "m".into(),
+            cost: crate::agent::counters::Cost::Computed,
             elapsed: Duration::from_secs(value["after_s"].as_u64().unwrap_or(1)),
         },
         "failed" => {
@@ -199,7 +204,7 @@ fn reply(value: &Value) -> ModelReply {
         finish_reason: finish,
         stop_reason: None,
         explanation: None,
-        cache_write_tokens: 0,
+        cache_writes: crate::catalogue::CacheWrites::default(),
         usage: value["tokens"].as_u64().map(|input_tokens| Usage {
             input_tokens,
             output_tokens: 1,

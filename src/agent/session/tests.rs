@@ -10,7 +10,9 @@ use super::super::{
 };
 use super::*;
 use crate::agent::Record;
-use crate::config::{Autonomy, Limits, Listed, Policy, Price, ReadPolicy};
+use crate::catalogue::{CacheWrites, Prices};
+use crate::clock::SystemClock;
+use crate::config::{Autonomy, Limits, Listed, Policy, ReadPolicy};
 use crate::domain::{CallError, Category, ErrorKind, Event, FinishReason, Stop, ToolName};
 use crate::gate::{CommandRules, GateRules, PathRules};
 
@@ -133,7 +135,7 @@ fn reply(text: &str, calls: &[(&str, &str)]) -> ModelReply {
         finish_reason: if calls.is_empty() { FinishReason::Stop } else { FinishReason::ToolCalls },
         stop_reason: None,
         explanation: None,
-        cache_write_tokens: 0,
+        cache_writes: CacheWrites::default(),
         usage: None,
         response_id: None,
         provider_data: None,
@@ -187,7 +189,7 @@ struct Bench {
     record: Arc<Record>,
     read: Arc<Sleeper>,
     stop: watch::Sender<Option<Stop>>,
-    price: Option<Price>,
+    prices: Option<Prices>,
 }
 
 impl Default for Bench {
@@ -201,7 +203,7 @@ impl Default for Bench {
             record: Arc::default(),
             read: sleeper("look", Category::Read),
             stop: watch::channel(None).0,
-            price: Some(Price::free()),
+            prices: Some(Prices::free()),
         }
     }
 }
@@ -240,12 +242,15 @@ impl Bench {
             limits: self.limits.clone(),
             limits_replies: false,
             confirm: self.confirm,
+            needs_call: false,
             loop_window: Some(10),
         };
-        let facts = ModelFacts { price: self.price, context_window: 1000 };
+        let price = self.prices.as_ref().and_then(|prices| prices.at(SystemClock.now()));
+        let facts = ModelFacts { price, context_window: 1000, characters_per_token: None };
         Session::new(SessionParts {
             run_id: "run".into(),
             approver: Arc::new(self.approver),
+            clock: Arc::new(SystemClock),
             machine: Machine::new(
                 rules,
                 facts,
@@ -258,6 +263,7 @@ impl Bench {
                 name: "first".into(),
                 model: Arc::new(Script(Mutex::new(script.into()))),
                 max_retries: 2,
+                prices: self.prices.clone(),
                 facts,
                 parallel_calls: true,
             }],
@@ -591,7 +597,7 @@ async fn a_limit_of_cost_ends_a_run_before_the_request_that_passes_it() {
     };
     let bench = |most| Bench {
         limits: Limits { max_cost_usd: Some(most), ..limits() },
-        price: Price::of("claude-sonnet-4-5"),
+        prices: Some(Prices::flat(3.0, 15.0)),
         ..Bench::default()
     };
     // The price is 3 USD per million input tokens and 15 USD per million output tokens. The first

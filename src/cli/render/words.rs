@@ -59,8 +59,10 @@ pub(super) fn ending(event: &Value) -> String {
         let number = |field: &str| usage.get(field).and_then(Value::as_u64).unwrap_or_default();
         number("input_tokens") + number("output_tokens")
     });
+    let is_estimated = event.get("cost_estimated").and_then(Value::as_bool) == Some(true);
+    let estimated = if is_estimated { " (estimated)" } else { "" };
     let cost = match event.get("cost_usd").and_then(Value::as_f64) {
-        Some(cost) if cost > 0.0 => format!(", {cost:.4} USD"),
+        Some(cost) if cost > 0.0 => format!(", {cost:.4} USD{estimated}"),
         Some(_) => String::new(),
         None => ", cost unknown".to_owned(),
     };

@@ -3,12 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use chrono::{DateTime, TimeDelta, Utc};
+
 use super::{Checked, Loader};
 use crate::argv::{Diagnostics, pointer_segment};
+use crate::catalogue::{Catalogue, CatalogueFile};
 use crate::config::document::{self, Document};
 use crate::config::raw::{RawScript, RawSettings};
 use crate::config::schema::FileSchema;
-use crate::config::{Job, McpServer, Model, SchemaName, Script};
+use crate::config::{ConfigError, Job, McpServer, Model, SchemaName, Script};
+
+/// The age in days from which we warn that the built-in catalogue is old.
+const CATALOGUE_DAYS: i64 = 90;
 
 impl Loader<'_> {
     /// Returns the MCP servers that could be built, and reports the errors of every server.
@@ -32,9 +38,11 @@ impl Loader<'_> {
         &self,
         raw: &RawSettings,
         file: Option<&Checked>,
+        now: DateTime<Utc>,
     ) -> (BTreeMap<String, Arc<Model>>, BTreeSet<String>) {
         let mut models = BTreeMap::new();
         let mut names = BTreeSet::new();
+        let catalogue = self.catalogue(now);
         let Some(file) = file else { return (models, names) };
         for (name, raw) in raw.models.iter().flatten() {
             let pointer = format!("/models/{}", crate::argv::pointer_segment(name));
@@ -42,7 +50,12 @@ impl Loader<'_> {
             let script =
                 |path: &str| self.script(path, &file.document, &format!("{pointer}/script"));
             let mut diagnostics = Diagnostics::default();
-            let model = Model::from_raw(name, raw, &mut diagnostics, script);
+            let model = Model::from_raw(name, raw, (&catalogue, now), &mut diagnostics, script);
+            let price = format!("{pointer}/price");
+            if file.value.pointer(&price) != file.document.value.pointer(&price) {
+                // The schema check has reported why a part of the price is missing.
+                diagnostics.errors.retain(|error| error.pointer != "/price");
+            }
             self.report(&file.document, &pointer, diagnostics);
             if let Some(model) = model {
                 models.insert(name.clone(), Arc::new(model));
@@ -81,17 +94,60 @@ impl Loader<'_> {
         let only = || models.values().next().filter(|_| models.len() == 1);
         let Some(model) = model.map_or_else(only, |name| models.get(name)) else { return };
         let fallbacks = model.fallback.iter().filter_map(|name| models.get(name));
-        for model in std::iter::once(model).chain(fallbacks).filter(|model| model.price.is_none()) {
-            let message = format!(
-                "the price of the model `{}` is unknown, so this limit cannot be enforced",
-                model.name
-            );
-            self.error(
+        for model in std::iter::once(model).chain(fallbacks) {
+            let report = |message: String| {
                 document
                     .error(&format!("{pointer}/limits/max_cost_usd"), message)
-                    .with_hint("add `price:` to the model in config.yaml"),
-            );
+                    .with_hint("add `price:` to the model in config.yaml")
+            };
+            let name = &model.name;
+            match &model.prices {
+                None => self.error(report(format!(
+                    "the price of the model `{name}` is unknown, so this limit cannot be enforced"
+                ))),
+                Some(priced) if priced.prices.is_estimated() => self.warning(report(format!(
+                    "the price of the model `{name}` is estimated from its dearest relative, so the limit may be reached early"
+                ))),
+                Some(_) => {}
+            }
         }
+    }
+
+    /// Returns the built-in catalogue with the files of `models.d`, and reports their errors.
+    fn catalogue(&self, now: DateTime<Utc>) -> Catalogue {
+        let mut files = Vec::new();
+        let schema = FileSchema::new(SchemaName::Models);
+        for path in &self.set.models {
+            let Some(file) = self.read(path, &schema) else { continue };
+            let is_whole = file.value == file.document.value;
+            let decoded =
+                self.decode::<CatalogueFile>(file.value.clone(), &file.document, "", is_whole);
+            let Some(decoded) = decoded else { continue };
+            let problems = decoded.problems();
+            if problems.is_empty() {
+                files.push(decoded);
+            }
+            for (pointer, message) in problems {
+                self.error(file.document.error(&pointer, message));
+            }
+        }
+        let built_in = Catalogue::built_in().unwrap_or_else(|error| {
+            let message = format!("the built-in catalogue of models cannot be read: {error}");
+            self.error(ConfigError::of_file("catalogue.json", message));
+            Catalogue::default()
+        });
+        let old = now.date_naive().checked_sub_signed(TimeDelta::days(CATALOGUE_DAYS));
+        if let (Some(as_of), Some(file)) = (built_in.as_of(), &self.set.config)
+            && old.is_some_and(|old| as_of < old)
+        {
+            let message = format!(
+                "what this version of dutyd knows of models is from {as_of}, over {CATALOGUE_DAYS} days ago"
+            );
+            let hint = "install a newer version, or add newer rows in models.d";
+            let warning = ConfigError::of_file(file.display().to_string(), message);
+            self.warning(warning.with_hint(hint));
+        }
+        built_in.with(files)
     }
 
     fn script(&self, path: &str, referrer: &Document, pointer: &str) -> Option<Script> {

@@ -260,25 +260,23 @@ fn what_a_provider_would_refuse_at_night_is_refused_at_load() {
     check("provider: anthropic, model: claude-sonnet-4-5, headers: {Authorization: Bearer x}", "");
     check("provider: anthropic, model: m, api_key: k, temperature: 1.5", "at most 1");
     check(
-        "provider: anthropic, model: m, api_key: k, temperature: 0.5, reasoning_effort: low",
-        "does not accept `temperature`",
-    );
-    check(
         "provider: anthropic, model: claude-3-5-sonnet, api_key: k, reasoning_effort: low",
-        "does not support",
+        "does not reason",
     );
     check(
-        "provider: openai, model: o3, api_key: k, temperature: 0.5, reasoning_effort: low",
-        "does not accept `temperature`",
+        "provider: openai, model: gpt-5.4, api_key: k, reasoning_effort: max",
+        "takes only none, low",
     );
-    check("provider: openai, model: gpt-5, api_key: k, temperature: 0.5", "does not accept");
-    check("provider: openai, model: gpt-5.1, api_key: k, temperature: 0.5", "");
+    check("provider: openai, model: unheard-of, api_key: k, reasoning_effort: max", "");
+    check("provider: openai_chat, model: gpt-5.4, api_key: k", "use `provider: openai`");
+    check("provider: openai_chat, model: gpt-5.4, api_key: k, reasoning_effort: none", "");
+    check("provider: openai_chat, model: gpt-5.4, base_url: http://127.0.0.1:1/v1", "");
     check("provider: openai, model: gpt-4.1, api_key: k, reasoning_effort: low", "does not reason");
     check("provider: openai, model: o3, api_key: k, max_output_tokens: 8", "at least 16");
     check("provider: gemini, model: \"a/../../b?x\", api_key: k", "not a valid model name");
     check(
         "provider: gemini, model: gemini-3-pro-preview, api_key: k, reasoning_effort: medium",
-        "only low and high",
+        "takes only low, high",
     );
     check("provider: ollama, model: qwen3", "");
     check("provider: ollama, model: qwen3, base_url: nowhere", "not an address");
@@ -583,6 +581,126 @@ fn conditions_on_tools_of_servers_hold_and_their_names_are_theirs() {
         load_texts(&[("config.yaml", config), ("tools.yaml", shadow), ("jobs.yaml", jobs)]).report;
     assert!(
         report.render().contains("is reserved for tools of the MCP server `gh`"),
+        "{}",
+        report.render()
+    );
+}
+
+/// Returns the warnings about one model.
+fn warnings_of_model(model: &str) -> Vec<String> {
+    let config = format!("models: {{m: {{{model}}}}}\n");
+    let files = [
+        ("config.yaml", config.as_str()),
+        ("tools.yaml", TOOLS),
+        ("jobs.yaml", "version: 1\njobs: []\n"),
+    ];
+    let is_of_key = |warning: &String| warning.starts_with("models.m.api_key");
+    warnings(&files).into_iter().filter(|warning| !is_of_key(warning)).collect()
+}
+
+#[test]
+fn what_a_provider_refuses_of_a_model_is_a_warning() {
+    let check = |model: &str, expected: &[&str]| {
+        let warnings = warnings_of_model(model);
+        let fits = warnings.len() == expected.len()
+            && warnings.iter().zip(expected).all(|(warning, part)| warning.contains(part));
+        assert!(fits, "{model}: {warnings:#?}");
+    };
+    for model in ["claude-opus-4-8", "claude-opus-5", "claude-sonnet-5"] {
+        let model =
+            format!("provider: anthropic, model: {model}, api_key: k123456, temperature: 0.2");
+        check(&model, &["refuses `temperature`; the first"]);
+    }
+    check(
+        "provider: openai, model: gpt-5.5, api_key: k123456, temperature: 0.2",
+        &["while it reasons"],
+    );
+    check(
+        "provider: openai, model: gpt-5.5, api_key: k123456, temperature: 0.2, reasoning_effort: none",
+        &[],
+    );
+    check("provider: openai, model: gpt-5.1, api_key: k123456, temperature: 0.5", &[]);
+    check(
+        "provider: anthropic, model: claude-opsu-9, api_key: k123456",
+        &["`claude-opsu-9` is not in the catalogue of"],
+    );
+    check(
+        "provider: anthropic, model: claude-opus-4-1, api_key: k123456, max_output_tokens: 500000",
+        &["has not served `claude-opus-4-1` since 2026-08-05", "writes at most 32000 tokens"],
+    );
+    check("provider: openai_chat, model: anything, base_url: http://127.0.0.1:1/v1", &[]);
+    check("provider: ollama, model: anything", &[]);
+}
+
+#[test]
+fn a_file_of_models_that_cannot_be_right_is_an_error_with_its_place() {
+    let check = |text: &str, expected: &str| {
+        let files = [
+            ("models.d/own.json", text),
+            ("tools.yaml", TOOLS),
+            ("jobs.yaml", "version: 1\njobs: []\n"),
+        ];
+        let report = load_texts(&files).report;
+        match expected {
+            "" => assert!(report.errors.is_empty(), "{text}: {}", report.render()),
+            _ => {
+                let error = report.errors.iter().find(|error| error.message.contains(expected));
+                let error = error.unwrap_or_else(|| panic!("{text}: {}", report.render()));
+                assert!(error.file.ends_with("models.d/own.json") && error.line > 0, "{error:?}");
+            }
+        }
+    };
+    let file = |models: &str| {
+        format!("{{\n\t\"version\": 1, \"as_of\": \"2026-11-20\",\n\t\"models\": [{models}]}}")
+    };
+    let row = |id: &str, more: &str| {
+        format!(
+            "{{\"provider\": \"own\", \"id\": \"{id}\", \"as_of\": \"2026-11-20\", \"source\": \"s\"{more}}}"
+        )
+    };
+    check(&file(&row("m-1", "")), "");
+    check("{\"version\": 1", "unclosed bracket");
+    check("{\"version\": 2, \"as_of\": \"2026-11-20\"}", "maximum of 1");
+    check(&file(&row("m-1", ", \"prices\": [{\"input\": -1, \"output\": 1}]")), "minimum of 0");
+    check(&file(&row("m-1", ", \"traits\": {\"context_window\": 0}")), "minimum of 256");
+    check(&file(&format!("{}, {}", row("m-1", ""), row("m-1", ""))), "a second row for `m-1`");
+    let alias = row("m-2", ", \"aliases\": [\"m-1\"]");
+    check(&file(&format!("{}, {alias}", row("m-1", ""))), "names the same model");
+    check(&file(&row("m-1", ", \"price\": 1")), "unknown key `price`");
+    check(&file(&row("m-1", ", \"shutdown\": \"2026-02-31\"")), "is not a \"date\"");
+    let twice = ", \"prices\": [{\"input\": 1, \"output\": 1}, {\"input\": 2, \"output\": 1}]";
+    check(&file(&row("m-1", twice)), "two prices apply on the same day");
+}
+
+#[test]
+fn a_model_of_the_operator_is_used_and_a_price_may_be_that_of_another_model() {
+    let models = r#"{"version": 1, "as_of": "2026-11-20", "models": [{"provider": "own", "id": "tuned-1",
+        "traits": {"context_window": 5000, "output_limit": 1000}, "prices": [{"input": 1, "output": 2}],
+        "as_of": "2026-11-20", "source": "contract"}]}"#;
+    let config = "models:
+  m: {provider: openai_chat, model: tuned-1, base_url: http://127.0.0.1:1/v1}
+  n: {provider: openai_chat, model: x, base_url: http://127.0.0.1:1/v1, price: {like: tuned-1}}
+  o: {provider: openai_chat, model: x, base_url: http://127.0.0.1:1/v1, price: {input: 1, output: 2, long: {from: 1000, input: 2, output: 4}}}
+";
+    let files = [
+        ("models.d/own.json", models),
+        ("config.yaml", config),
+        ("tools.yaml", TOOLS),
+        ("jobs.yaml", "version: 1\njobs: []\n"),
+    ];
+    let loaded = load_texts(&files);
+    let config = loaded.config.unwrap_or_else(|| panic!("{}", loaded.report.render()));
+    assert_eq!(config.models["m"].context_window(), 5000);
+    let price = |name: &str| config.models[name].price(now()).unwrap();
+    assert_eq!(price("m"), price("n"));
+    assert!(price("o").rank() == (4.0, 2.0));
+    let wrong =
+        "models: {m: {provider: openai, model: x, api_key: k, price: {like: claude-opus-55}}}\n";
+    let files =
+        [("config.yaml", wrong), ("tools.yaml", TOOLS), ("jobs.yaml", "version: 1\njobs: []\n")];
+    let report = load_texts(&files).report;
+    assert!(
+        report.errors[0].message.contains("did you mean `claude-opus-5-5`"),
         "{}",
         report.render()
     );

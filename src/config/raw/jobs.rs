@@ -118,6 +118,9 @@ pub(crate) struct RawJob {
     pub(crate) limits: Option<RawLimits>,
     /// Whether to ask the model to confirm its first answer without calls. Defaults to true.
     pub(crate) double_confirmation: Option<bool>,
+    /// Whether a run in which no call worked may be green. Defaults to false: such a run ends as
+    /// `nothing_done`.
+    pub(crate) allow_no_calls: Option<bool>,
     /// Detection of repeated calls.
     pub(crate) loop_detection: Option<RawLoopDetection>,
     /// Whether dutyd shortens long histories. This version supports only `off`.

@@ -330,6 +330,7 @@ impl Supervisor {
             waits: self.model_waits(),
             degraded: self.degraded(),
             approvals: None,
+            refused_parameters: None,
         }
     }
 }

@@ -145,9 +145,7 @@ static BUT_FOR: ByProgram<&[&str]> = ByProgram::new(|| BUT_FOR_OF.iter().copied(
 
 /// Tells whether a program is destructive, always or except with certain arguments.
 pub(super) fn is_listed_program(name: &str) -> bool {
-    ALWAYS.contains(name)
-        || BUT_FOR.contains_key(name)
-        || name.starts_with("mkfs")
+    ALWAYS.contains(name) || BUT_FOR.contains_key(name) || name.starts_with("mkfs")
 }
 
 /// Tells whether the rules for this program decide about all of its arguments: a verb among them

@@ -2,31 +2,20 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::format::{arguments, content, images, kept, list, set, text, wire_id, wire_name};
+use super::super::format::{
+    arguments, content, images, kept, list, output_limit, set, text, wire_id, wire_name,
+};
 use super::NAME;
 use crate::agent::ModelRequest;
-use crate::config::{Effort, Remote, WireFormat};
-use crate::domain::{AssistantTurn, ToolResult, Turn};
+use crate::catalogue::{Effort, ReasoningForm};
+use crate::config::{Remote, WireFormat};
+use crate::domain::{AssistantTurn, ToolCall, ToolResult, Turn};
 
 /// Maximum length of a call id.
 const ID: usize = 64;
 
-/// The default of `max_tokens`, which the API requires.
-const OUTPUT_TOKENS: u32 = 8192;
-
-/// Name prefixes of the models that take a thinking budget in tokens; later models take an effort
-/// level.
-const WITH_BUDGET: &[&str] = &[
-    "claude-3-7",
-    "claude-sonnet-4-0",
-    "claude-sonnet-4-2",
-    "claude-sonnet-4-5",
-    "claude-opus-4-0",
-    "claude-opus-4-1",
-    "claude-opus-4-2",
-    "claude-opus-4-5",
-    "claude-haiku-4-5",
-];
+/// The smallest thinking budget that the API accepts, in tokens.
+const LEAST_BUDGET: u32 = 1024;
 
 pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     let mut messages = Messages::default();
@@ -40,32 +29,19 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
                 .push("user", results.iter().map(|result| tool_result(settings, result)).collect()),
         }
     }
+    messages.end_with_user();
     messages.mark_for_cache();
     let mut body = Map::new();
     body.insert("model".to_owned(), settings.model.clone().into());
-    let mut most = settings.max_output_tokens.unwrap_or(OUTPUT_TOKENS);
-    if let Some(effort) = settings.reasoning_effort {
-        if !WITH_BUDGET.iter().any(|known| settings.model.starts_with(known)) {
-            body.insert("thinking".to_owned(), json!({"type": "adaptive"}));
-            body.insert("output_config".to_owned(), json!({"effort": effort.as_str()}));
-        } else if thoughts_are_there(settings, request.history) {
-            let budget = match effort {
-                Effort::Low => 2_048,
-                Effort::Medium => 8_192,
-                Effort::High => 24_576,
-            };
-            // Thinking counts as output, and the budget must be below `max_tokens`.
-            let with_thinking = most.max(most.saturating_add(budget).min(cap(&settings.model)));
-            if request.max_output_tokens.is_none_or(|limit| limit > budget) {
-                most = with_thinking;
-                body.insert(
-                    "thinking".to_owned(),
-                    json!({"type": "enabled", "budget_tokens": budget}),
-                );
-            }
-        }
+    // The API requires a limit.
+    let most = output_limit(settings, &request).unwrap_or_else(|| settings.default_output_tokens());
+    let (thinking, effort) = reasoning(settings, request.history, most);
+    if let Some(thinking) = thinking {
+        body.insert("thinking".to_owned(), thinking);
     }
-    most = most.min(request.max_output_tokens.unwrap_or(most));
+    if let Some(effort) = effort {
+        body.insert("output_config".to_owned(), json!({"effort": effort.as_str()}));
+    }
     body.insert("max_tokens".to_owned(), most.into());
     body.insert("system".to_owned(), system(request).into());
     body.insert("messages".to_owned(), messages.0.into());
@@ -106,13 +82,37 @@ fn thoughts_are_there(settings: &Remote, history: &[Turn]) -> bool {
     first.is_none_or(|turn| turn.tool_calls.is_empty() || kept(turn, NAME, settings).is_some())
 }
 
-/// Returns the output limit, in tokens and with thinking included, of a model that takes a thinking
-/// budget.
-fn cap(model: &str) -> u32 {
-    let is_old = ["claude-opus-4-0", "claude-opus-4-1", "claude-opus-4-2"]
-        .iter()
-        .any(|old| model.starts_with(old));
-    if is_old { 32_000 } else { 64_000 }
+/// Returns the fields `thinking` and `effort` of a request with at most `most` output tokens.
+fn reasoning(settings: &Remote, history: &[Turn], most: u32) -> (Option<Value>, Option<Effort>) {
+    let traits = &settings.traits;
+    let is_budget = traits.reasoning == Some(ReasoningForm::Budget);
+    let mut adaptive = json!({"type": "adaptive"});
+    if traits.summary_on_request == Some(true) {
+        set(&mut adaptive, "display", "summarized");
+    }
+    match settings.reasoning_effort {
+        Some(Effort::None) if traits.reasons_by_default == Some(true) => {
+            (Some(json!({"type": "disabled"})), None)
+        }
+        Some(Effort::None) => (None, None),
+        Some(effort) if is_budget => {
+            let budget = match effort {
+                Effort::None | Effort::Minimal | Effort::Low => 2_048,
+                Effort::Medium => 8_192,
+                Effort::High | Effort::Xhigh | Effort::Max => 24_576,
+            };
+            // Thinking counts as output, and an answer must have room beside it.
+            let budget = budget.min(most / 4 * 3);
+            let fits = budget >= LEAST_BUDGET && thoughts_are_there(settings, history);
+            (fits.then(|| json!({"type": "enabled", "budget_tokens": budget})), None)
+        }
+        Some(effort) => (Some(adaptive), Some(effort)),
+        // The model reasons anyway, but shows it only on request.
+        None if traits.reasons_by_default == Some(true) && adaptive.get("display").is_some() => {
+            (Some(adaptive), None)
+        }
+        None => (None, None),
+    }
 }
 
 /// Returns the system prompt in two parts, each marked for the cache. All runs of the job share the
@@ -148,6 +148,13 @@ impl Messages {
         self.0.push(json!({"role": role, "content": blocks}));
     }
 
+    /// Ends with a user message: newer models reject a request that ends with their own turn.
+    fn end_with_user(&mut self) {
+        if self.0.last().is_some_and(|last| last["role"] == "assistant") {
+            self.push("user", vec![json!({"type": "text", "text": "Continue."})]);
+        }
+    }
+
     /// Marks the end of the history for the cache, so that the next request of the run reads the
     /// whole history from the cache.
     fn mark_for_cache(&mut self) {
@@ -178,16 +185,17 @@ fn tool_result(settings: &Remote, result: &ToolResult) -> Value {
 }
 
 fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
-    let mut calls = turn.tool_calls.iter().map(|call| {
-        json!({"type": "tool_use", "id": wire_id(&call.call_id, ID), "name": wire_name(&call.name), "input": arguments(call)})
-    });
+    let mut calls = turn.tool_calls.iter();
     let mut blocks = Vec::new();
     match kept(turn, NAME, settings) {
         // Keep the blocks and their order. The calls get the ids that their results use.
         Some(data) => blocks.extend(list(data, "content").iter().filter_map(|block| {
             match text(block, "type") {
-                "tool_use" => calls.next(),
-                "text" => (!text(block, "text").trim().is_empty()).then(|| block.clone()),
+                "tool_use" => calls.next().map(|call| as_it_came(block, call)),
+                // Older models reject a blank text, newer ones a history without it.
+                "text" if settings.traits.bound_history != Some(true) => {
+                    (!text(block, "text").trim().is_empty()).then(|| block.clone())
+                }
                 // Anthropic rejects thinking that was cut before its signature. Compatible servers
                 // do not sign thinking.
                 "thinking" if settings.base_url == WireFormat::Anthropic.base_url() => {
@@ -199,6 +207,23 @@ fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
         None if turn.text.trim().is_empty() => {}
         None => blocks.push(json!({"type": "text", "text": turn.text})),
     }
-    blocks.extend(calls);
+    blocks.extend(calls.map(tool_use));
     blocks
+}
+
+fn tool_use(call: &ToolCall) -> Value {
+    json!({"type": "tool_use", "id": wire_id(&call.call_id, ID), "name": wire_name(&call.name), "input": arguments(call)})
+}
+
+/// Returns the block of a call with all fields that it came with. The id, the name and the input are
+/// those of the history.
+fn as_it_came(block: &Value, call: &ToolCall) -> Value {
+    let mut block = block.clone();
+    let Value::Object(fields) = tool_use(call) else { return block };
+    for (field, value) in fields {
+        if block.get(&field) != Some(&value) {
+            set(&mut block, &field, value);
+        }
+    }
+    block
 }

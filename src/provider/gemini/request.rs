@@ -5,7 +5,8 @@ use serde_json::{Map, Value, json};
 use super::super::format::{arguments, content, images, kept, list, output_limit, set, wire_name};
 use super::NAME;
 use crate::agent::ModelRequest;
-use crate::config::{Effort, Remote};
+use crate::catalogue::{Effort, ReasoningForm};
+use crate::config::Remote;
 use crate::domain::{AssistantTurn, Turn};
 
 pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
@@ -44,6 +45,10 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             }
         }
     }
+    // Newer models reject a request that ends with their own turn.
+    if contents.last().is_some_and(|last: &Value| last["role"] == "model") {
+        push(&mut contents, "user", vec![json!({"text": "Continue."})]);
+    }
     let mut body = json!({
         "systemInstruction": {"parts": [{"text": request.system}]},
         "contents": contents,
@@ -65,16 +70,25 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     }
     if let Some(effort) = settings.reasoning_effort {
         // Models up to 2.5 take a thinking budget in tokens, later ones a level.
-        let thinking = match ["gemini-2", "gemini-1"].iter().any(|old| settings.model.contains(old))
-        {
-            true => json!({"includeThoughts": true, "thinkingBudget": match effort {
-                Effort::Low => 1_024,
-                Effort::Medium => 8_192,
-                Effort::High => 24_576,
-            }}),
-            false => json!({"includeThoughts": true, "thinkingLevel": effort.as_str()}),
+        let thinking = match settings.traits.reasoning {
+            Some(ReasoningForm::None) => None,
+            Some(ReasoningForm::Budget) if effort == Effort::None => {
+                Some(json!({"thinkingBudget": 0}))
+            }
+            Some(ReasoningForm::Budget) => {
+                Some(json!({"includeThoughts": true, "thinkingBudget": match effort {
+                    Effort::None | Effort::Minimal | Effort::Low => 1_024,
+                    Effort::Medium => 8_192,
+                    Effort::High | Effort::Xhigh | Effort::Max => 24_576,
+                }}))
+            }
+            _ => Some(json!({"includeThoughts": true, "thinkingLevel": effort.as_str()})),
         };
-        generation.insert("thinkingConfig".to_owned(), thinking);
+        if let Some(thinking) = thinking {
+            generation.insert("thinkingConfig".to_owned(), thinking);
+        }
+    } else if settings.reasons() == Some(true) && settings.traits.summary_on_request == Some(true) {
+        generation.insert("thinkingConfig".to_owned(), json!({"includeThoughts": true}));
     }
     if !generation.is_empty() {
         set(&mut body, "generationConfig", generation);
@@ -119,11 +133,12 @@ fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
     }
     // A call of another model has no signature. Models from Gemini 3 on expect a placeholder on the
     // first such call of a turn.
-    let needs_word = !["gemini-1", "gemini-2"].iter().any(|old| settings.model.contains(old));
+    let is_old =
+        matches!(settings.traits.reasoning, Some(ReasoningForm::None | ReasoningForm::Budget));
     for (at, call) in calls.enumerate() {
         let mut part =
             json!({"functionCall": {"name": wire_name(&call.name), "args": arguments(call)}});
-        if needs_word && at == 0 {
+        if !is_old && at == 0 {
             set(&mut part, "thoughtSignature", "skip_thought_signature_validator");
         }
         parts.push(part);

@@ -15,8 +15,12 @@ use super::super::format::{
 use super::super::think::{INLINE, Written};
 use super::fragments::Fragments;
 use crate::agent::{ErrorClass, ModelError, ModelReply, RequestedCall};
+use crate::catalogue::CacheWrites;
 use crate::domain::{FinishReason, Usage};
 use crate::text::json;
+
+/// The key in `provider_data` with the name of the field in which the reasoning came.
+pub(super) const REASONING_FIELD: &str = "reasoning_field";
 
 /// Maximum number of `reasoning_details` entries in one answer.
 const MAX_DETAILS: usize = 10_000;
@@ -26,11 +30,14 @@ const MAX_DETAILS: usize = 10_000;
 pub(in crate::provider) struct Answer {
     written: Written,
     reasoning: String,
+    /// The field in which it came.
+    reasoning_field: Option<&'static str>,
     refusal: String,
     calls: Vec<Call>,
     reasoning_details: Vec<Value>,
     finish: Option<String>,
     usage: Option<Usage>,
+    cache_writes: CacheWrites,
     id: Option<String>,
     has_choice: bool,
     /// Whether the answer has ended: the stream sent `[DONE]`, or the answer arrived in one piece.
@@ -113,10 +120,10 @@ impl Answer {
             .flatten()
             .find(|usage| usage.is_object());
         if let Some(usage) = usage {
-            self.usage = Some(read_usage(usage));
+            self.take_usage(usage);
         }
         if let Some(usage) = chunk.pointer("/choices/0/usage").filter(|usage| usage.is_object()) {
-            self.usage = Some(read_usage(usage));
+            self.take_usage(usage);
         }
         let Some(choice) = list(chunk, "choices").iter().find(|choice| is_first(choice)) else {
             return Ok(());
@@ -134,6 +141,13 @@ impl Answer {
             self.finish = Some(finish.to_owned());
         }
         Ok(())
+    }
+
+    fn take_usage(&mut self, usage: &Value) {
+        let written = usage.pointer("/prompt_tokens_details/cache_write_tokens");
+        let all = written.and_then(Value::as_u64).unwrap_or(self.cache_writes.all);
+        self.cache_writes = CacheWrites { all, long: 0 };
+        self.usage = Some(read_usage(usage));
     }
 
     fn take_message(
@@ -155,9 +169,13 @@ impl Answer {
         // Servers use two names for this field. Those that send both send the same text twice, so
         // take one.
         let reasoning = ["reasoning_content", "reasoning"].iter().find_map(|field| {
-            message.get(*field).and_then(Value::as_str).filter(|text| !text.is_empty())
+            let text = message.get(*field).and_then(Value::as_str);
+            Some((*field, text.filter(|text| !text.is_empty())?))
         });
-        self.reasoning.push_str(reasoning.unwrap_or_default());
+        if let Some((field, text)) = reasoning {
+            self.reasoning.push_str(text);
+            self.reasoning_field = Some(field);
+        }
         for detail in
             message.get("reasoning_details").and_then(Value::as_array).into_iter().flatten()
         {
@@ -384,10 +402,13 @@ impl Reader for Answer {
         let named = self.calls.iter().filter(|call| is_named(&call.name));
         let extras: Vec<_> = named.map(|call| call.extra.clone()).collect();
         let mut kept = Map::new();
+        if let Some(field) = self.reasoning_field {
+            kept.insert(REASONING_FIELD.to_owned(), field.into());
+        }
         if let Some(inline) = self.written.reasoning() {
             // Reasoning that came in a field of its own goes back as that.
-            if self.reasoning.is_empty() {
-                kept.insert(INLINE.to_owned(), true.into());
+            if let Some(raw) = self.written.raw().filter(|_| self.reasoning.is_empty()) {
+                kept.insert(INLINE.to_owned(), raw.into());
             }
             self.reasoning.push_str(inline);
         }
@@ -429,7 +450,7 @@ impl Reader for Answer {
             finish_reason,
             stop_reason: self.finish,
             usage: self.usage,
-            cache_write_tokens: 0,
+            cache_writes: self.cache_writes,
             response_id: self.id,
             provider_data: (!kept.is_empty()).then_some(Value::Object(kept)),
         })

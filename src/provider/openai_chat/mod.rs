@@ -5,29 +5,53 @@
 //! `tests/fixtures/providers/openai-chat`.
 
 mod answer;
-mod dialect;
 mod fragments;
 mod request;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use serde_json::Value;
 
-use super::format::{Format, Outgoing, Reader};
-use crate::agent::{ErrorClass, ModelError, ModelRequest};
+use super::format::{Format, Outgoing, Reader, derived_id, wire_id};
+use super::refusal::Optional;
+use crate::agent::ModelRequest;
 use crate::config::Remote;
-use dialect::Dialect;
+use crate::domain::CallId;
 
 const NAME: &str = "openai_chat";
 
-pub(super) struct OpenaiChat {
-    dialect: &'static Dialect,
-    /// Whether the server rejected `stream_options`; a few do.
-    refused_usage: AtomicBool,
-}
+pub(super) struct OpenaiChat;
 
-impl OpenaiChat {
-    pub(super) fn new(base_url: &str) -> Self {
-        Self { dialect: Dialect::of(base_url), refused_usage: AtomicBool::new(false) }
+const OPTIONAL: &[Optional] = &[
+    Optional::at("temperature", "/temperature", &["temperature"]),
+    Optional::at("reasoning_effort", "/reasoning_effort", &["reasoning_effort"]).also(&[
+        "effort",
+        "reasoning",
+        "think",
+        "thinking",
+    ]),
+    Optional::at("stream_options", "/stream_options", &["stream_options", "include_usage"]),
+    Optional::at("parallel_tool_calls", "/parallel_tool_calls", &["parallel_tool_calls"]),
+    // Each server knows one of the names. A body never has both.
+    Optional::renamed("max_tokens", "max_tokens", "max_completion_tokens", &["max_tokens"]),
+    Optional::renamed(
+        "max_completion_tokens",
+        "max_completion_tokens",
+        "max_tokens",
+        &["max_completion_tokens"],
+    ),
+    Optional::history(
+        "reasoning_history",
+        &["reasoning_content", "reasoning", "reasoning_details"],
+    ),
+];
+
+/// Returns an id that the server accepts.
+fn wire_call_id(settings: &Remote, call_id: &CallId) -> String {
+    let id = call_id.as_str();
+    let is_short = id.len() == 9 && id.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    if settings.chat.nine_character_ids && !is_short {
+        return derived_id(call_id, 9);
     }
+    wire_id(call_id, settings.chat.call_id_length)
 }
 
 impl Format for OpenaiChat {
@@ -36,10 +60,9 @@ impl Format for OpenaiChat {
     }
 
     fn outgoing(&self, settings: &Remote, request: ModelRequest<'_>) -> Outgoing {
-        let ask_usage = !self.refused_usage.load(Ordering::Relaxed);
         Outgoing {
             path: settings.format.endpoint().to_owned(),
-            body: request::body(settings, self.dialect, request, ask_usage),
+            body: request::body(settings, request),
         }
     }
 
@@ -47,9 +70,41 @@ impl Format for OpenaiChat {
         Box::new(answer::Answer::default())
     }
 
-    fn adapt(&self, error: &ModelError) -> bool {
-        error.class == ErrorClass::BadRequest
-            && (error.message.contains("stream_options") || error.message.contains("include_usage"))
-            && !self.refused_usage.swap(true, Ordering::Relaxed)
+    fn stop_words(&self) -> &'static [&'static str] {
+        &[
+            "stop",
+            "length",
+            "tool_calls",
+            "function_call",
+            "content_filter",
+            "max_tokens",
+            "model_length",
+            "max_output_tokens",
+            "model_context_window_exceeded",
+            "refusal",
+            "sensitive",
+            "safety",
+            "recitation",
+            "eos",
+            "eos_token",
+            "end_turn",
+            "stop_sequence",
+            "tool_use",
+            "complete",
+            "function_call_filter",
+        ]
+    }
+
+    fn optional(&self) -> &'static [Optional] {
+        OPTIONAL
+    }
+
+    fn strip_reasoning(&self, body: &mut Value) -> bool {
+        let messages = body.get_mut("messages").and_then(Value::as_array_mut);
+        let objects = messages.into_iter().flatten().filter_map(Value::as_object_mut);
+        objects.fold(false, |had, message| {
+            let fields = ["reasoning_content", "reasoning", "reasoning_details"];
+            fields.iter().fold(had, |had, field| message.shift_remove(*field).is_some() || had)
+        })
     }
 }

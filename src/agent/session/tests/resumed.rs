@@ -51,7 +51,7 @@ impl Model for Steps {
             Some(Answer::Calls(calls)) => Ok(ModelReply {
                 reasoning: Some("think".into()),
                 provider_data: Some(json!({"signature": calls.len()})),
-                cache_write_tokens: 7,
+                cache_writes: CacheWrites { all: 7, long: 2 },
                 ..reply("calling", calls)
             }),
             Some(Answer::FallsBack(text) | Answer::BreaksOff(text)) if self.is_spare => {
@@ -175,6 +175,7 @@ impl Case {
             limits,
             limits_replies: false,
             confirm: self.confirm,
+            needs_call: false,
             loop_window: Some(4),
         }
     }
@@ -195,13 +196,15 @@ impl Case {
             name => Some(ShownAs::itself(name)),
         };
         // A price with which no run reaches a limit.
-        let price = serde_json::from_value(json!({"input": 1.0, "output": 2.0, "long": null}));
-        let price: Price = price.unwrap();
-        let facts = |window| ModelFacts { price: Some(price), context_window: window };
+        let prices = Prices::flat(1.0, 2.0);
+        let price = prices.at(SystemClock.now());
+        let facts =
+            |window| ModelFacts { price, context_window: window, characters_per_token: None };
         let model = |name: &str, is_spare, facts| ModelInUse {
             name: name.into(),
             model: Arc::new(Steps { steps: self.steps.clone(), is_spare, seen: seen.clone() }),
             max_retries: 0,
+            prices: Some(prices.clone()),
             facts,
             parallel_calls: true,
         };
@@ -227,6 +230,7 @@ impl Case {
         let session = Session::new(SessionParts {
             run_id: "run".into(),
             approver: Arc::new(self.approver),
+            clock: Arc::new(SystemClock),
             machine,
             models: vec![model("first", false, facts(1000)), model("spare", true, facts(2000))],
             marker: marker.clone(),

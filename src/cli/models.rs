@@ -1,0 +1,136 @@
+//! `dutyd models`: lists the configured models and what is known of them, with the source of each
+//! value.
+
+use std::process::ExitCode;
+
+use serde_json::Value;
+
+use super::args::ModelsArgs;
+use super::context::Context;
+use super::error::CliError;
+use super::output;
+use super::source::{self, Source, Wanted};
+use crate::config::Trust;
+use crate::run::{Learned, ModelView, ask_providers, model_views};
+use crate::server::{ModelsAnswer, ModelsQuery};
+use crate::sinks::Observers;
+use crate::store::Ledger;
+
+pub(crate) async fn models(context: &Context, args: &ModelsArgs) -> Result<ExitCode, CliError> {
+    let source = source::find(context, Wanted::Configuration).await?;
+    let answer = match &source {
+        Source::Daemon(daemon) => {
+            let query = ModelsQuery { online: args.online };
+            // No timeout: the daemon limits the time of each question.
+            let answer = daemon.client.get_within("/models", &query, None).await;
+            answer.map_err(|error| daemon.explained(error))?
+        }
+        Source::Files(_) => of_files(context, args).await?,
+    };
+    for problem in &answer.problems {
+        output::note(&format!("warning: {problem}"));
+    }
+    let mut views = answer.models;
+    if let Some(name) = &args.name {
+        views.retain(|view| view.name == *name);
+        if views.is_empty() {
+            return Err(CliError::not_found(format!("there is no model `{name}`")));
+        }
+    }
+    output::value(context.form, &views, || match &args.name {
+        Some(_) => views.iter().map(details).collect(),
+        None => table(&views),
+    })?;
+    source.tell(context.form);
+    Ok(ExitCode::from(u8::from(!answer.problems.is_empty())))
+}
+
+async fn of_files(context: &Context, args: &ModelsArgs) -> Result<ModelsAnswer, CliError> {
+    let config = context.config_for_reading(Trust::Advised)?;
+    let has_ledger = Ledger::path(&context.dirs.state).exists();
+    let mut problems = Vec::new();
+    if args.online {
+        // Without a ledger, nothing can be remembered, so nothing is asked.
+        if !has_ledger {
+            let message = format!(
+                "there is no ledger in {} that could keep the answers of the providers",
+                context.dirs.state.display()
+            );
+            return Err(CliError::not_found(message).hint("ask where the daemon runs"));
+        }
+        let host = context.host(Observers::default());
+        problems = ask_providers(&config, &host).await;
+    }
+    let learned = source::unless_lost(Learned::read_file(&context.dirs.state).map(Some))?;
+    let learned = learned.unwrap_or_default();
+    Ok(ModelsAnswer { models: model_views(&config, &learned, context.clock.now()), problems })
+}
+
+/// Returns a value for people; empty if it is unknown.
+fn shown(view: &ModelView, key: &str) -> String {
+    view.values.get(key).map(|value| plain(&value.value)).unwrap_or_default()
+}
+
+fn plain(value: &Value) -> String {
+    match value {
+        Value::String(text) => text.clone(),
+        Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
+        Value::Object(map) => {
+            let pairs = map.iter().map(|(key, value)| format!("{key} {}", plain(value)));
+            pairs.collect::<Vec<_>>().join(", ")
+        }
+        other => other.to_string(),
+    }
+}
+
+fn price(view: &ModelView) -> String {
+    let Some(price) = view.values.get("price") else { return "unknown".to_owned() };
+    let rate = |key: &str| price.value.get(key).map(plain).unwrap_or_default();
+    let estimated = match price.value.get("estimated") {
+        Some(_) => " (estimated)",
+        None => "",
+    };
+    format!("{} / {}{estimated}", rate("input"), rate("output"))
+}
+
+fn table(views: &[ModelView]) -> String {
+    let header = ["name", "model", "window", "output", "USD per million", "effort", "notes"];
+    let rows = views.iter().map(|view| {
+        let refused = Some(shown(view, "refused")).filter(|names| !names.is_empty());
+        let refused = refused.map(|names| format!("refuses {names}"));
+        let notes: Vec<String> = refused.into_iter().chain(view.warnings.clone()).collect();
+        vec![
+            view.name.clone(),
+            format!("{} {}", view.provider, view.model),
+            shown(view, "context_window"),
+            shown(view, "output_limit"),
+            match view.provider.as_str() {
+                "scripted" => String::new(),
+                _ => price(view),
+            },
+            shown(view, "efforts"),
+            notes.join("; "),
+        ]
+    });
+    output::table(&header, rows)
+}
+
+fn details(view: &ModelView) -> String {
+    let header = ["key", "value", "source", "as of"];
+    let rows = view.values.iter().map(|(key, value)| {
+        let source = serde_json::to_value(value.source).map(|word| plain(&word));
+        vec![
+            key.clone(),
+            plain(&value.value),
+            source.unwrap_or_default(),
+            value.as_of.map(|day| day.to_string()).unwrap_or_default(),
+        ]
+    });
+    let known = if view.known { "" } else { ", which no row of the catalogue names" };
+    let mut text = format!("{}: {} {}{known}\n", view.name, view.provider, view.model);
+    text.push_str(&output::table(&header, rows));
+    for warning in &view.warnings {
+        text.push_str(&format!("warning: {warning}\n"));
+    }
+    text
+}

@@ -1,0 +1,107 @@
+//! Warnings about a model: what its provider will refuse, and what is out of date.
+//!
+//! The program runs with all of it: it leaves out a parameter once the provider refuses it. These
+//! warnings say so before the first run.
+
+use chrono::{DateTime, TimeDelta, Utc};
+
+use super::model_price::Priced;
+use super::remote::{Remote, WireFormat, host_of};
+use crate::argv::{Diagnostic, Diagnostics};
+use crate::catalogue::{Catalogue, Found, SourceKind, TemperatureRule};
+
+/// How long before a shutdown we warn of it, in days.
+const SHUTDOWN_NOTICE_DAYS: i64 = 60;
+
+/// Adds the warnings about a model.
+pub(super) fn advise(
+    remote: &Remote,
+    (found, catalogue): (&Found, &Catalogue),
+    prices: Option<&Priced>,
+    now: DateTime<Utc>,
+    diagnostics: &mut Diagnostics,
+) {
+    let mut warn = |pointer: &str, message: String, hint: Option<String>| {
+        let warning = Diagnostic { pointer: pointer.to_owned(), message, hint };
+        diagnostics.warnings.push(warning);
+    };
+    if let Some((message, hint)) = unknown(remote, found, catalogue) {
+        warn("/model", message, hint);
+    }
+    if let Some(message) = shutdown(remote, found, now) {
+        warn("/model", message, Some("choose another model".to_owned()));
+    }
+    if let Some(message) = temperature(remote) {
+        warn("/temperature", message, Some("remove `temperature`".to_owned()));
+    }
+    let limit = remote.traits.output_limit;
+    if let (Some(own), Some(limit)) = (remote.max_output_tokens, limit)
+        && own > limit
+    {
+        let message = format!("`{}` writes at most {limit} tokens", remote.model);
+        warn("/max_output_tokens", message, Some(format!("set it to {limit} or less")));
+    }
+    let of_catalogue = prices.filter(|priced| priced.origin.source != SourceKind::Config);
+    if let Some(day) = of_catalogue.and_then(|priced| priced.prices.expired(now)) {
+        let message = format!("the price that is known for `{}` ended on {day}", remote.model);
+        warn("/model", message, Some("add `price:` to the model".to_owned()));
+    }
+}
+
+/// Warns of an id that no row names, at a provider whose models the catalogue lists.
+fn unknown(
+    remote: &Remote,
+    found: &Found,
+    catalogue: &Catalogue,
+) -> Option<(String, Option<String>)> {
+    let is_own = host_of(&remote.base_url) == host_of(remote.format.base_url());
+    if found.is_known() || !is_own || remote.format == WireFormat::Ollama {
+        return None;
+    }
+    let as_of = catalogue.as_of().map(|day| format!(" of {day}")).unwrap_or_default();
+    let rules = match found.has_family {
+        true => "; the rules of its family apply",
+        false => "",
+    };
+    let message = format!("`{}` is not in the catalogue{as_of}{rules}", remote.model);
+    let hint = catalogue.nearest(&remote.model).map(|near| format!("did you mean `{near}`?"));
+    Some((message, hint))
+}
+
+/// Warns of a model that its provider does not serve any more, or only for a few weeks.
+fn shutdown(remote: &Remote, found: &Found, now: DateTime<Utc>) -> Option<String> {
+    let (day, routed_to, _) = found.shutdown()?;
+    let today = now.date_naive();
+    if day > today.checked_add_signed(TimeDelta::days(SHUTDOWN_NOTICE_DAYS))? {
+        return None;
+    }
+    let model = &remote.model;
+    let instead =
+        routed_to.map(|id| format!("; it serves `{id}` in its place")).unwrap_or_default();
+    Some(match day <= today {
+        true => format!("the provider has not served `{model}` since {day}{instead}"),
+        false => format!("the provider serves `{model}` only until {day}{instead}"),
+    })
+}
+
+fn temperature(remote: &Remote) -> Option<String> {
+    let own = remote.temperature?;
+    let model = &remote.model;
+    let is_refused = match remote.traits.temperature? {
+        TemperatureRule::Taken => false,
+        TemperatureRule::Refused => true,
+        TemperatureRule::RefusedWhileReasoning => remote.reasons() == Some(true),
+        TemperatureRule::OnlyOne if (own - 1.0).abs() > f64::EPSILON => {
+            return Some(format!("`{model}` takes only the temperature 1"));
+        }
+        TemperatureRule::OnlyOne => false,
+        TemperatureRule::Ignored => return Some(format!("`{model}` ignores `temperature`")),
+    };
+    let while_reasoning = match remote.traits.temperature? {
+        TemperatureRule::RefusedWhileReasoning => " while it reasons",
+        _ => "",
+    };
+    is_refused.then(|| {
+        format!("`{model}` refuses `temperature`{while_reasoning}; the first request that is refused is repeated without it")
+    })
+}

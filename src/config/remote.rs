@@ -1,0 +1,171 @@
+//! A model behind a network API: its wire format, its address and its settings.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use super::profile::Profile;
+use super::raw::RawProfile;
+use crate::catalogue::{ChatRules, Effort, Traits};
+
+/// The default limit of output tokens, which leaves room for reasoning, and the one from the effort
+/// `high` on.
+const OUTPUT_TOKENS: u32 = 32_000;
+const OUTPUT_TOKENS_OF_HIGH_EFFORT: u32 = 64_000;
+
+/// The wire format of a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WireFormat {
+    Anthropic,
+    Openai,
+    /// OpenAI Chat Completions and compatible servers.
+    OpenaiChat,
+    Gemini,
+    /// Ollama's native chat API.
+    Ollama,
+}
+
+impl WireFormat {
+    /// Returns the value of `provider` in `config.yaml`.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Anthropic => "anthropic",
+            Self::Openai => "openai",
+            Self::OpenaiChat => "openai_chat",
+            Self::Gemini => "gemini",
+            Self::Ollama => "ollama",
+        }
+    }
+
+    /// Returns the default base URL of the provider.
+    #[must_use]
+    pub fn base_url(self) -> &'static str {
+        match self {
+            Self::Anthropic => "https://api.anthropic.com/v1",
+            Self::Openai | Self::OpenaiChat => "https://api.openai.com/v1",
+            Self::Gemini => "https://generativelanguage.googleapis.com/v1beta",
+            Self::Ollama => "http://127.0.0.1:11434",
+        }
+    }
+
+    /// Every wire format.
+    pub const ALL: [Self; 5] =
+        [Self::Anthropic, Self::Openai, Self::OpenaiChat, Self::Gemini, Self::Ollama];
+
+    /// Returns the path, below the base URL, of a request for an answer. Gemini's continues with
+    /// the model.
+    #[must_use]
+    pub fn endpoint(self) -> &'static str {
+        match self {
+            Self::Anthropic => "/messages",
+            Self::Openai => "/responses",
+            Self::OpenaiChat => "/chat/completions",
+            Self::Gemini => "/models",
+            Self::Ollama => "/api/chat",
+        }
+    }
+
+    pub(super) fn profile(self) -> RawProfile {
+        match self {
+            Self::Anthropic => RawProfile::Anthropic,
+            Self::Openai => RawProfile::Openai,
+            Self::Gemini => RawProfile::Gemini,
+            Self::OpenaiChat | Self::Ollama => RawProfile::Generic,
+        }
+    }
+}
+
+/// A model behind a network API.
+#[derive(Clone)]
+pub struct Remote {
+    /// The wire format of the server.
+    pub format: WireFormat,
+    /// The name of the model at the server.
+    pub model: String,
+    /// The API key; many local servers do not need one.
+    pub api_key: Option<String>,
+    /// The base URL up to and including the version, without a trailing slash.
+    pub base_url: String,
+    /// What holds for the model.
+    pub traits: Traits,
+    /// The rules of its server, if that is a Chat Completions server.
+    pub chat: ChatRules,
+    /// Whether to stream responses.
+    pub stream: bool,
+    /// Maximum number of output tokens per response, if the configuration sets it.
+    pub max_output_tokens: Option<u32>,
+    /// The sampling temperature; 0 is the most predictable.
+    pub temperature: Option<f64>,
+    /// How much the model may reason before it answers.
+    pub reasoning_effort: Option<Effort>,
+    /// The timeout for the whole response.
+    pub timeout: Duration,
+    /// The timeout for the first byte of a streamed response, from the request on.
+    pub first_byte_timeout: Duration,
+    /// The timeout for the next byte of a response.
+    pub idle_timeout: Duration,
+    pub headers: BTreeMap<String, String>,
+}
+
+impl Remote {
+    /// Returns the timeout for the first byte of a response. Without streaming, no byte arrives before
+    /// the answer is complete, so only the total timeout limits the wait.
+    #[must_use]
+    pub fn first_byte(&self) -> Duration {
+        if self.stream { self.first_byte_timeout } else { self.timeout }
+    }
+
+    /// Returns the context window in tokens.
+    #[must_use]
+    pub fn context_window(&self) -> u64 {
+        self.traits.context_window.unwrap_or(Profile::generic().context_window)
+    }
+
+    /// Tells whether the model takes images.
+    #[must_use]
+    pub fn sees_images(&self) -> bool {
+        self.traits.images == Some(true)
+    }
+
+    /// Tells whether the model reasons before it answers; `None` if nobody knows.
+    #[must_use]
+    pub fn reasons(&self) -> Option<bool> {
+        match self.reasoning_effort {
+            Some(effort) => Some(effort != Effort::None),
+            None => self.traits.reasons_by_default,
+        }
+    }
+
+    /// Returns the limit of output tokens that requests set; `None` if they leave it to the provider.
+    #[must_use]
+    pub fn sent_output_tokens(&self) -> Option<u32> {
+        let needs_one = self.format == WireFormat::Anthropic || self.traits.output_limit.is_some();
+        self.max_output_tokens.or_else(|| needs_one.then(|| self.default_output_tokens()))
+    }
+
+    /// Returns the limit of output tokens for a request that sets none: as much as leaves room for
+    /// reasoning and the model can write.
+    #[must_use]
+    pub fn default_output_tokens(&self) -> u32 {
+        let is_high = self.reasoning_effort.is_some_and(|effort| effort >= Effort::High);
+        let room = if is_high { OUTPUT_TOKENS_OF_HIGH_EFFORT } else { OUTPUT_TOKENS };
+        self.traits.output_limit.map_or(room, |most| most.min(room))
+    }
+}
+
+impl std::fmt::Debug for Remote {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        // The key and the headers are secrets.
+        f.debug_struct("Remote")
+            .field("format", &self.format)
+            .field("model", &self.model)
+            .field("base_url", &self.base_url)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the host of a base URL.
+pub(super) fn host_of(base_url: &str) -> Option<String> {
+    let url = reqwest::Url::parse(base_url).ok()?;
+    url.host_str().map(str::to_ascii_lowercase)
+}

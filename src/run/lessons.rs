@@ -1,0 +1,140 @@
+//! What this machine has learned of its models: the parameters that providers refuse, and what
+//! providers said when they were asked. The ledger keeps both.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use serde_json::json;
+use sha2::{Digest as _, Sha256};
+
+use super::host::Host;
+use crate::clock::Clock;
+use crate::config::{Model, Provider, Remote};
+use crate::provider::{Lesson, Lessons, Probe};
+use crate::store::{DbError, Ledger, LessonRow, ModelKey, SaidRow, SharedLedger};
+
+/// What the ledger has on models.
+#[derive(Debug, Clone, Default)]
+pub struct Learned {
+    pub lessons: Vec<LessonRow>,
+    pub said: Vec<SaidRow>,
+}
+
+impl Learned {
+    /// Reads the ledger of this process.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn read(host: &Host) -> Result<Self, DbError> {
+        let ledger = host.ledger.get().await?;
+        ledger
+            .read(|reader| Ok(Self { lessons: reader.lessons()?, said: reader.said_of_models()? }))
+            .await
+    }
+
+    /// Reads the ledger file of a state directory, whether or not a daemon is running; empty if there
+    /// is no ledger yet. Blocks.
+    ///
+    /// *Errors*: [`DbError`].
+    pub fn read_file(state: &Path) -> Result<Self, DbError> {
+        let found = Ledger::read_file(state, |reader| {
+            Ok(Self { lessons: reader.lessons()?, said: reader.said_of_models()? })
+        });
+        Ok(found?.unwrap_or_default())
+    }
+
+    /// Returns the lessons about a model with its present settings.
+    pub fn lessons_of(&self, remote: &Remote) -> impl Iterator<Item = &LessonRow> {
+        let key = key_of(remote);
+        self.lessons.iter().filter(move |row| row.key == key)
+    }
+
+    /// Returns what the provider said of a model.
+    #[must_use]
+    pub fn said_of(&self, remote: &Remote) -> Option<&SaidRow> {
+        let address = address_of(remote);
+        self.said.iter().find(|row| row.address == address && row.model == remote.model)
+    }
+}
+
+/// Returns the lessons about a model of the configuration; none for a scripted one.
+pub fn model_lessons<'a>(
+    model: &Model,
+    learned: &'a Learned,
+) -> impl Iterator<Item = &'a LessonRow> {
+    let key = match &model.provider {
+        Provider::Remote(remote) => Some(key_of(remote)),
+        Provider::Scripted(_) => None,
+    };
+    learned.lessons.iter().filter(move |row| Some(&row.key) == key.as_ref())
+}
+
+/// Returns the digest of the address of a model, which may contain a secret.
+fn address_of(remote: &Remote) -> String {
+    hex::encode(Sha256::digest(&remote.base_url))
+}
+
+/// Returns the key of a model. It changes with each setting that shapes a request.
+fn key_of(remote: &Remote) -> ModelKey {
+    let settings = json!([
+        remote.format.as_str(),
+        remote.stream,
+        remote.max_output_tokens,
+        remote.temperature,
+        remote.reasoning_effort,
+        remote.headers.keys().collect::<Vec<_>>(),
+    ]);
+    ModelKey {
+        address: address_of(remote),
+        model: remote.model.clone(),
+        settings: hex::encode(Sha256::digest(settings.to_string())),
+    }
+}
+
+/// Remembers what a provider said of a model.
+///
+/// *Errors*: [`DbError`].
+pub(super) async fn remember(remote: &Remote, probe: &Probe, host: &Host) -> Result<(), DbError> {
+    let Ok(said) = serde_json::to_string(probe) else { return Ok(()) };
+    let row = SaidRow {
+        address: address_of(remote),
+        model: remote.model.clone(),
+        said,
+        said_at: host.clock.now(),
+    };
+    host.ledger.get().await?.keep_said(row).await
+}
+
+/// Stores lessons in the ledger.
+pub(super) struct LedgerLessons {
+    ledger: SharedLedger,
+    clock: Arc<dyn Clock>,
+}
+
+impl LedgerLessons {
+    pub(super) fn of(host: &Host) -> Arc<Self> {
+        Arc::new(Self { ledger: host.ledger.clone(), clock: host.clock.clone() })
+    }
+}
+
+#[async_trait]
+impl Lessons for LedgerLessons {
+    async fn keep(&self, model: &Remote, lessons: Vec<Lesson>) {
+        let key = key_of(model);
+        let learned_at = self.clock.now();
+        let rows = lessons.into_iter().map(|lesson| LessonRow {
+            key: key.clone(),
+            parameter: lesson.parameter,
+            said: lesson.said,
+            learned_at,
+        });
+        let rows = rows.collect();
+        let kept = match self.ledger.get().await {
+            Ok(ledger) => ledger.keep_lessons(rows).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = kept {
+            tracing::warn!(%error, model = model.model, "failed to remember a refused parameter");
+        }
+    }
+}

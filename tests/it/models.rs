@@ -1,0 +1,485 @@
+//! Tests what dutyd knows of models, and what it learns, against loopback servers that answer as
+//! providers do.
+
+use std::sync::{Arc, Mutex};
+
+use axum::Router;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse as _, Response};
+use serde_json::{Value, json};
+
+use crate::support::{Place, Served, serve_on_loopback};
+
+const FORMATS: [&str; 5] = ["anthropic", "openai", "openai_chat", "gemini", "ollama"];
+
+const TOOLS: &str = "version: 1
+tools:
+  - {name: look, description: Looks, category: read, cmd: 'true'}
+  - {name: fails, description: Fails, category: read, cmd: 'false'}
+  - {name: change, description: Changes, category: write, cmd: 'true'}
+";
+
+/// A server of a provider: an answer for each request, by its number and its body.
+struct Provider {
+    _served: Served,
+    address: String,
+    requests: Arc<Mutex<Vec<Value>>>,
+}
+
+impl Provider {
+    fn new(answer: impl Fn(usize, &Value) -> (u16, Value) + Send + Sync + 'static) -> Self {
+        let requests: Arc<Mutex<Vec<Value>>> = Arc::default();
+        let (seen, answer) = (requests.clone(), Arc::new(answer));
+        let router = Router::new().fallback(move |body: String| {
+            let (seen, answer) = (seen.clone(), answer.clone());
+            async move {
+                let request: Value = serde_json::from_str(&body).unwrap_or(Value::Null);
+                let number = seen.lock().unwrap().len();
+                let (code, body) = answer(number, &request);
+                seen.lock().unwrap().push(request);
+                reply(code, &body)
+            }
+        });
+        let served = serve_on_loopback(router);
+        Self { address: served.address.to_string(), _served: served, requests }
+    }
+
+    fn requests(&self) -> Vec<Value> {
+        self.requests.lock().unwrap().clone()
+    }
+
+    /// Returns a place with one model of this server and one job.
+    fn place(&self, format: &str, model: &str, job: &str) -> Place {
+        let config = format!(
+            "models: {{m: {{provider: {format}, base_url: 'http://{}/v1', max_retries: 0, {model}}}}}\n",
+            self.address
+        );
+        let jobs = format!("version: 1\njobs: [{{name: j, prompt: Look., {job}}}]\n");
+        Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", &jobs)])
+    }
+}
+
+fn reply(code: u16, body: &Value) -> Response {
+    let code = StatusCode::from_u16(code).unwrap();
+    match body {
+        Value::String(html) => (code, html.clone()).into_response(),
+        body => (code, body.to_string()).into_response(),
+    }
+}
+
+/// Returns an answer with a text.
+fn says(format: &str, text: &str) -> Value {
+    match format {
+        "anthropic" => {
+            json!({"type": "message", "role": "assistant", "content": [{"type": "text", "text": text}], "stop_reason": "end_turn", "usage": {"input_tokens": 9, "output_tokens": 5}})
+        }
+        "openai" => {
+            json!({"id": "r", "status": "completed", "output": [{"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}], "usage": {"input_tokens": 9, "output_tokens": 5}})
+        }
+        "openai_chat" => {
+            json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}]})
+        }
+        "gemini" => {
+            json!({"candidates": [{"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP"}]})
+        }
+        _ => {
+            json!({"model": "m", "message": {"role": "assistant", "content": text}, "done": true, "done_reason": "stop"})
+        }
+    }
+}
+
+/// Returns an answer with one call.
+fn calls(format: &str, tool: &str) -> Value {
+    match format {
+        "anthropic" => {
+            json!({"type": "message", "role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": tool, "input": {}}], "stop_reason": "tool_use", "usage": {"input_tokens": 9, "output_tokens": 5}})
+        }
+        "openai" => {
+            json!({"id": "r", "status": "completed", "output": [{"type": "function_call", "call_id": "c1", "name": tool, "arguments": "{}", "status": "completed"}]})
+        }
+        "openai_chat" => {
+            json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": null, "tool_calls": [{"id": "c1", "type": "function", "function": {"name": tool, "arguments": "{}"}}]}, "finish_reason": "tool_calls"}]})
+        }
+        "gemini" => {
+            json!({"candidates": [{"content": {"role": "model", "parts": [{"functionCall": {"name": tool, "args": {}}}]}, "finishReason": "STOP"}]})
+        }
+        _ => {
+            json!({"model": "m", "message": {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": tool, "arguments": {}}}]}, "done": true, "done_reason": "stop"})
+        }
+    }
+}
+
+/// Returns the temperature of a request.
+fn temperature(request: &Value) -> Option<&Value> {
+    let places = ["/temperature", "/generationConfig/temperature", "/options/temperature"];
+    places.iter().find_map(|place| request.pointer(place))
+}
+
+fn error(message: &str) -> Value {
+    json!({"error": {"type": "invalid_request_error", "message": message}})
+}
+
+fn warnings(place: &Place, code: &str) -> usize {
+    let shown = place.json(&["show", "last"]);
+    let events = shown["events"].as_array().unwrap().clone();
+    events.iter().filter(|event| event["type"] == "warning" && event["code"] == code).count()
+}
+
+#[test]
+fn a_refused_parameter_costs_one_request_and_is_remembered() {
+    for format in FORMATS {
+        let provider = Provider::new(move |_, request| match temperature(request) {
+            Some(_) => (400, error("`temperature` is deprecated for this model")),
+            None => (200, says(format, "All is well.")),
+        });
+        let place = provider.place(
+            format,
+            "model: x, api_key: k123456, temperature: 0.2",
+            "double_confirmation: false, allow_no_calls: true",
+        );
+        let done = place.dutyd(&["run", "j"]);
+        assert_eq!(done.code, 0, "{format}: {done:?}");
+        assert_eq!(warnings(&place, "parameter_dropped"), 1, "{format}");
+        assert_eq!(provider.requests().len(), 2, "{format}");
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0, "{format}");
+        assert_eq!(warnings(&place, "parameter_dropped"), 0, "{format}");
+        let requests = provider.requests();
+        assert_eq!(requests.len(), 3, "{format}: the next run does not send it");
+        // The two requests differ in the parameter alone.
+        let (mut first, second) = (requests[0].clone(), &requests[1]);
+        for place in ["", "/generationConfig", "/options"] {
+            if let Some(Value::Object(map)) = first.pointer_mut(place) {
+                map.remove("temperature");
+            }
+        }
+        if first["generationConfig"] == json!({}) {
+            first.as_object_mut().unwrap().remove("generationConfig");
+        }
+        assert_eq!(&first, second, "{format}");
+        // A changed configuration sends it again.
+        let config = std::fs::read_to_string(place.config().join("config.yaml")).unwrap();
+        place.write("config.yaml", &config.replace("0.2", "0.3"));
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0, "{format}");
+        assert_eq!(provider.requests().len(), 5, "{format}");
+    }
+}
+
+#[test]
+fn each_refused_parameter_is_dropped_once_and_then_the_error_stays() {
+    let job = "double_confirmation: false, allow_no_calls: true";
+    let refuse = |words: &'static [(&'static str, &'static str)]| {
+        move |_: usize, request: &Value| {
+            let found = words.iter().find(|(place, _)| request.pointer(place).is_some());
+            match found {
+                Some((_, word)) => (400, error(&format!("Unsupported parameter: '{word}'"))),
+                None => (200, says("openai_chat", "All is well.")),
+            }
+        }
+    };
+    let words = &[
+        ("/temperature", "temperature"),
+        ("/reasoning_effort", "reasoning_effort"),
+        ("/stream_options", "stream_options"),
+        ("/max_tokens", "max_tokens"),
+    ];
+    let provider = Provider::new(refuse(words));
+    let model = "model: x, temperature: 1, reasoning_effort: low, max_output_tokens: 500";
+    let place = provider.place("openai_chat", model, job);
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(warnings(&place, "parameter_dropped"), 4);
+    let requests = provider.requests();
+    let last = requests.last().unwrap();
+    assert_eq!((requests.len(), &last["max_completion_tokens"]), (5, &json!(500)));
+    assert!(last["messages"].is_array() && last["tools"].is_array());
+
+    for (message, requests) in [
+        (json!({"error": {"message": "`temperature` is deprecated"}}), 2),
+        (json!({"error": {"message": "no such thing", "param": "messages"}}), 1),
+        (json!({"error": {"message": "tools.0.function.parameters: temperature is no type"}}), 1),
+        (json!("<html><title>400 Bad Request</title></html>"), 1),
+    ] {
+        let provider = Provider::new(move |_, _| (400, message.clone()));
+        let place = provider.place("openai_chat", "model: x, temperature: 1", job);
+        let done = place.dutyd(&["-o", "json", "run", "j"]);
+        let run: Value = serde_json::from_str(&done.stdout).unwrap();
+        assert_eq!(run["stop_reason"], "provider_rejected", "{done:?}");
+        assert_eq!(provider.requests().len(), requests, "{done:?}");
+    }
+}
+
+/// Returns an answer that the limit of tokens cut off, with reasoning and `text`.
+fn cut(format: &str, text: &str) -> Value {
+    match format {
+        "anthropic" => {
+            json!({"type": "message", "role": "assistant", "content": [{"type": "thinking", "thinking": "", "signature": "s"}, {"type": "text", "text": text}], "stop_reason": "max_tokens", "usage": {"input_tokens": 9, "output_tokens": 5}})
+        }
+        "openai" => {
+            json!({"id": "r", "status": "incomplete", "incomplete_details": {"reason": "max_output_tokens"}, "output": [{"type": "reasoning", "summary": []}, {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}]})
+        }
+        "openai_chat" => {
+            json!({"choices": [{"index": 0, "message": {"role": "assistant", "content": text, "reasoning_content": "hm"}, "finish_reason": "length"}]})
+        }
+        "gemini" => {
+            json!({"candidates": [{"content": {"role": "model", "parts": [{"text": "hm", "thought": true}, {"text": text}]}, "finishReason": "MAX_TOKENS"}]})
+        }
+        _ => {
+            json!({"model": "m", "message": {"role": "assistant", "content": text, "thinking": "hm"}, "done": true, "done_reason": "length"})
+        }
+    }
+}
+
+/// Returns the limit of output tokens of a request.
+fn output_limit(request: &Value) -> Option<u64> {
+    let places = [
+        "/max_tokens",
+        "/max_output_tokens",
+        "/max_completion_tokens",
+        "/generationConfig/maxOutputTokens",
+        "/options/num_predict",
+    ];
+    places.iter().find_map(|place| request.pointer(place)?.as_u64())
+}
+
+#[test]
+fn an_answer_that_was_cut_off_is_asked_for_once_more_with_a_larger_limit() {
+    for format in FORMATS {
+        for text in ["", "Half of"] {
+            let provider = Provider::new(move |_, _| (200, cut(format, text)));
+            let place = provider.place(
+                format,
+                "model: x, api_key: k123456, max_output_tokens: 1000",
+                "double_confirmation: false, allow_no_calls: true",
+            );
+            let done = place.dutyd(&["-o", "json", "run", "j"]);
+            let run: Value = serde_json::from_str(&done.stdout).unwrap();
+            assert_eq!((done.code, &run["stop_reason"]), (1, &json!("no_answer")), "{format}");
+            let limits: Vec<_> = provider.requests().iter().map(output_limit).collect();
+            assert_eq!(limits, [Some(1000), Some(4000)], "{format} {text:?}");
+        }
+        let answers = move |number, _: &Value| match number {
+            0 => (200, cut(format, "")),
+            _ => (200, says(format, "All is well.")),
+        };
+        let place = Provider::new(answers);
+        let done = place
+            .place(
+                format,
+                "model: x, api_key: k123456",
+                "double_confirmation: false, allow_no_calls: true",
+            )
+            .dutyd(&["run", "j"]);
+        assert_eq!(done.code, 0, "{format}: {done:?}");
+    }
+}
+
+#[test]
+fn the_limit_by_default_leaves_room_for_reasoning() {
+    let provider = Provider::new(|_, _| (200, says("anthropic", "All is well.")));
+    let limit = |model: &str| {
+        let place = provider.place(
+            "anthropic",
+            &format!("api_key: k123456, {model}"),
+            "double_confirmation: false, allow_no_calls: true",
+        );
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+        provider.requests().pop().unwrap()
+    };
+    let high = limit("model: claude-opus-4-8, reasoning_effort: high");
+    assert_eq!(high["max_tokens"], 64_000);
+    assert_eq!(high["thinking"], json!({"type": "adaptive", "display": "summarized"}));
+    assert_eq!(high["output_config"], json!({"effort": "high"}));
+    assert_eq!(limit("model: claude-opus-4-8")["max_tokens"], 32_000);
+    assert_eq!(limit("model: claude-3-5-haiku-20241022")["max_tokens"], 8192);
+    let off = limit("model: claude-opus-5, reasoning_effort: none");
+    assert_eq!(off["thinking"], json!({"type": "disabled"}));
+}
+
+/// What a run of each kind makes of calls that did not work, and of none.
+#[test]
+fn a_run_in_which_no_call_worked_is_not_green() {
+    let script =
+        |steps: &str| format!("steps: [{steps}{{say: All is well.}}, {{say: All is well.}}]\n");
+    let look = "{call: {tool: look}}, ";
+    for (steps, expected) in [
+        ("", "nothing_done"),
+        ("{call: {tool: unheard_of}}, ", "nothing_done"),
+        ("{call: {tool: change}}, ", "nothing_done"),
+        ("{call: {tool: fails}}, ", "nothing_done"),
+        ("{call: {tool: todo_write, args: {todos: []}}}, ", "nothing_done"),
+        (look, "completed"),
+    ] {
+        let run = |job: &str, arguments: &[&str]| {
+            let jobs = format!("version: 1\njobs: [{{name: j, prompt: Look., {job}}}]\n");
+            let place = Place::new(&[
+                ("config.yaml", "models: {m: {provider: scripted, script: s.yaml}}\n"),
+                ("s.yaml", &script(steps)),
+                ("tools.yaml", TOOLS),
+            ]);
+            place.write_as_is("jobs.yaml", &jobs);
+            let done = place.dutyd(&[&["-o", "json", "run", "j"], arguments].concat());
+            let run: Value =
+                serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+            run["stop_reason"].as_str().unwrap().to_owned()
+        };
+        assert_eq!(run("double_confirmation: true", &[]), expected, "{steps}");
+        assert_eq!(run("double_confirmation: false", &[]), expected, "{steps}");
+        assert_eq!(run("allow_no_calls: true", &[]), "completed", "{steps}");
+        assert_eq!(run("double_confirmation: true", &["--plan"]), "completed", "{steps}");
+        assert_eq!(run("double_confirmation: true", &["--prompt", "Say."]), "completed", "{steps}");
+        let precheck = "precheck: {tool: fails, run_when: exit_nonzero}";
+        assert_eq!(run(precheck, &[]), "completed", "a precheck looked, {steps}");
+        // A job without tools has nothing to look with.
+        assert_eq!(run("tools: {read: []}", &[]), "completed", "{steps}");
+    }
+}
+
+#[test]
+fn commentary_is_not_the_answer() {
+    let message = |phase: &str, text: &str| json!({"type": "message", "role": "assistant", "phase": phase, "content": [{"type": "output_text", "text": text}]});
+    let answer = |items: Vec<Value>| json!({"id": "r", "status": "completed", "output": items});
+    let both = answer(vec![
+        message("commentary", "I look."),
+        message("final_answer", "{\"status\": \"ok\"}"),
+    ]);
+    let alone = answer(vec![message("commentary", "I look.")]);
+    let job = "double_confirmation: false, allow_no_calls: true";
+    let provider = Provider::new(move |_, _| (200, both.clone()));
+    let place = provider.place("openai", "model: gpt-6-sol, api_key: k123456", job);
+    let done = place.dutyd(&["-o", "json", "run", "j"]);
+    let run: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!((&run["result"], &run["verdict"]), (&json!({"status": "ok"}), &json!("ok")));
+    let provider = Provider::new(move |_, _| (200, alone.clone()));
+    let place = provider.place("openai", "model: gpt-6-sol, api_key: k123456", job);
+    let done = place.dutyd(&["-o", "json", "run", "j"]);
+    let run: Value = serde_json::from_str(&done.stdout).unwrap();
+    assert_eq!(run["stop_reason"], "no_answer", "{run}");
+    let requests = provider.requests();
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[1]["input"][1]["phase"], "commentary", "it goes back as it came");
+}
+
+#[test]
+fn reasoning_goes_back_in_the_field_in_which_it_came() {
+    for field in ["reasoning_content", "reasoning"] {
+        let provider = Provider::new(move |number, _| {
+            let mut answer = match number {
+                0 => calls("openai_chat", "look"),
+                1 => calls("openai_chat", "look"),
+                _ => says("openai_chat", "All is well."),
+            };
+            if number != 1 {
+                answer["choices"][0]["message"][field] = "I think.".into();
+            }
+            (200, answer)
+        });
+        let place = provider.place("openai_chat", "model: x", "double_confirmation: true");
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+        let last = provider.requests().pop().unwrap();
+        let turns: Vec<&Value> = last["messages"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter(|message| message["role"] == "assistant")
+            .collect();
+        let reasoning: Vec<&Value> = turns.iter().map(|turn| &turn[field]).collect();
+        assert_eq!(reasoning, [&json!("I think."), &Value::Null, &json!("I think.")], "{field}");
+        assert!(!turns[1].as_object().unwrap().contains_key(field), "left out, not null");
+        let other = if field == "reasoning" { "reasoning_content" } else { "reasoning" };
+        assert!(turns.iter().all(|turn| turn.get(other).is_none()), "{field}");
+    }
+}
+
+#[test]
+fn an_unknown_stop_reason_is_a_warning() {
+    let provider = Provider::new(|_, _| {
+        let mut answer = says("openai_chat", "All is well.");
+        answer["choices"][0]["finish_reason"] = "tired".into();
+        (200, answer)
+    });
+    let place = provider.place(
+        "openai_chat",
+        "model: x",
+        "double_confirmation: false, allow_no_calls: true",
+    );
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!(warnings(&place, "stop_reason"), 1);
+}
+
+#[test]
+fn models_shows_each_value_with_its_source() {
+    let provider = Provider::new(|_, request| match (request.is_null(), temperature(request)) {
+        (true, _) => (200, json!({"data": [{"id": "kimi-k3", "max_model_len": 5000}]})),
+        (false, Some(_)) => (400, error("temperature: only 1 is allowed")),
+        (false, None) => (200, says("openai_chat", "All is well.")),
+    });
+    let job = "double_confirmation: false, allow_no_calls: true, limits: {max_cost_usd: 1}";
+    let place = provider.place("openai_chat", "model: kimi-k3, temperature: 0.2", job);
+    let validated = place.dutyd(&["validate"]);
+    assert!(validated.stdout.contains("takes only the temperature 1"), "{validated:?}");
+    assert!(validated.stdout.contains("is estimated from its dearest relative"), "{validated:?}");
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert!(done.stdout.contains("estimated"), "{done:?}");
+    let shown = place.json(&["show", "last"]);
+    assert_eq!(shown["events"].as_array().unwrap().last().unwrap()["cost_estimated"], true);
+    let models = place.json(&["models"]);
+    let values = &models[0]["values"];
+    assert_eq!(models[0]["known"], true);
+    assert_eq!(values["context_window"]["source"], "catalogue");
+    assert_eq!(
+        (&values["refused"]["value"], &values["refused"]["source"]),
+        (&json!(["temperature"]), &json!("learned"))
+    );
+    assert_eq!(values["price"]["value"]["estimated"], true);
+    let asked = place.json(&["models", "--online"]);
+    let window = &asked[0]["values"]["context_window"];
+    assert_eq!((&window["value"], &window["source"]), (&json!(5000), &json!("provider")));
+    // It is kept.
+    assert_eq!(place.json(&["models"])[0]["values"]["context_window"]["value"], 5000);
+    let shown = place.dutyd(&["models", "m"]);
+    assert!(shown.stdout.contains("refused"), "{shown:?}");
+    assert_eq!(place.dutyd(&["models", "none"]).code, 3);
+}
+
+#[test]
+fn validate_shows_each_mistake_with_its_line() {
+    let config = "models:
+  a: {provider: anthropic, model: claude-opsu-9, api_key: '${K}'}
+  b: {provider: anthropic, model: claude-opus-4-1, api_key: '${K}', max_output_tokens: 500000}
+  c: {provider: anthropic, model: claude-opus-5, api_key: '${K}', temperature: 0.2}
+  d: {provider: openai, model: gpt-5.4, api_key: '${K}', reasoning_effort: max}
+  e: {provider: openai_chat, model: gpt-5.4, api_key: '${K}'}
+  f: {provider: ollama, model: unheard-of}
+default_model: a
+";
+    let jobs =
+        "version: 1\njobs: [{name: j, prompt: Look., model: f, limits: {max_cost_usd: 1}}]\n";
+    let place = Place::new(&[("config.yaml", config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)])
+        .with_env("K", "k123456");
+    let done = place.dutyd(&["validate"]);
+    assert_eq!(done.code, 2, "{done:?}");
+    let report = place.dutyd(&["-o", "json", "validate"]);
+    let report: Value = serde_json::from_str(&report.stdout).unwrap();
+    let all = |key: &str| -> Vec<(u64, String)> {
+        let list = report[key].as_array().unwrap().iter();
+        list.map(|item| {
+            (item["line"].as_u64().unwrap(), item["message"].as_str().unwrap().to_owned())
+        })
+        .collect()
+    };
+    let has = |key: &str, line: u64, part: &str| {
+        let found = all(key);
+        assert!(
+            found.iter().any(|(at, message)| *at == line && message.contains(part)),
+            "{part}: {found:#?}"
+        );
+    };
+    has("warnings", 2, "`claude-opsu-9` is not in the catalogue");
+    has("warnings", 3, "has not served `claude-opus-4-1` since 2026-08-05");
+    has("warnings", 3, "writes at most 32000 tokens");
+    has("warnings", 4, "refuses `temperature`");
+    has("errors", 5, "takes only none, low, medium, high, xhigh");
+    has("errors", 6, "use `provider: openai`");
+    has("errors", 2, "the price of the model `f` is unknown");
+}
