@@ -178,6 +178,7 @@ fn without_vendor(mut name: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[track_caller]
     fn check(id: &str, name: &str, version: &str) {
@@ -248,6 +249,15 @@ mod tests {
         assert!(ModelId::parse(&long).name.len() <= LONGEST + 2);
         for id in ["", "-", ":", "@", "/", "é-ü", "ft:", "4", "0"] {
             assert!(ModelId::parse(id).name.len() <= id.len() + 2, "{id}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn case_and_blanks_around_an_id_mean_nothing(id in "[ -~é]{0,60}") {
+            let read = ModelId::parse(&id);
+            prop_assert_eq!(&ModelId::parse(&format!(" {}\n", id.to_ascii_uppercase())), &read);
+            prop_assert!(read.name.len() <= id.len() + 2);
         }
     }
 

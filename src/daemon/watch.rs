@@ -276,8 +276,10 @@ impl Files {
         let is_listed = || {
             let parent = path.parent();
             let is_there = |name: &str| parent == Some(self.directory.join(name).as_path());
-            is_fragment(path)
-                && (parent == Some(&self.directory) || is_there("jobs.d") || is_there("tools.d"))
+            let is_of_models = path.extension().is_some_and(|ending| ending == "json");
+            let is_of_yaml =
+                parent == Some(&self.directory) || is_there("jobs.d") || is_there("tools.d");
+            is_fragment(path) && is_of_yaml || is_of_models && is_there("models.d")
         };
         self.named.contains(path) || is_listed()
     }
@@ -288,6 +290,7 @@ impl Files {
         self.directory == directory
             || is_there("jobs.d")
             || is_there("tools.d")
+            || is_there("models.d")
             || self.named.iter().any(|file| file.parent() == Some(directory))
     }
 
@@ -299,7 +302,7 @@ impl Files {
         let below = below.filter_map(Result::ok);
         let below = below.filter(|entry| entry.file_type().is_dir()).map(|entry| entry.into_path());
         let of_files = self.named.iter().filter_map(|file| file.parent()).map(Path::to_path_buf);
-        let fixed = ["jobs.d", "tools.d"].map(|name| self.directory.join(name));
+        let fixed = ["jobs.d", "tools.d", "models.d"].map(|name| self.directory.join(name));
         let above = self.directory.ancestors().filter(|path| path.is_dir());
         let above = above.map(Path::to_path_buf);
         below.take(MAX_DIRECTORIES).chain(of_files).chain(fixed).chain(above).collect()

@@ -34,7 +34,9 @@ pub use scripted::{ScriptContext, ScriptedModel};
 ///
 /// *Errors*: the response is cut off, too large or malformed, or reports an error.
 #[doc(hidden)]
-pub use remote::read_as;
+pub use metadata::read_metadata;
+#[doc(hidden)]
+pub use remote::{read_as, refused_parameter};
 
 #[cfg(test)]
 mod tests;

@@ -483,3 +483,192 @@ default_model: a
     has("errors", 6, "use `provider: openai`");
     has("errors", 2, "the price of the model `f` is unknown");
 }
+
+/// Returns the answer of a server that enforces `rule`: what is wrong with a request, else two calls
+/// and then a text.
+fn enforcing(
+    format: &'static str,
+    first: Value,
+    rule: impl Fn(&Value) -> Option<&'static str> + Send + Sync + 'static,
+) -> Provider {
+    let accepted = std::sync::atomic::AtomicUsize::new(0);
+    Provider::new(move |_, request| {
+        if let Some(message) = rule(request) {
+            return (400, error(message));
+        }
+        match accepted.fetch_add(1, std::sync::atomic::Ordering::Relaxed) {
+            0 => (200, first.clone()),
+            1 => (200, calls(format, "look")),
+            _ => (200, says(format, "All is well.")),
+        }
+    })
+}
+
+/// Makes a run of two calls against a server that enforces a rule. Returns its requests.
+fn run_of_two_calls(
+    (format, model): (&'static str, &str),
+    first: Value,
+    rule: impl Fn(&Value) -> Option<&'static str> + Send + Sync + 'static,
+) -> Vec<Value> {
+    let provider = enforcing(format, first, rule);
+    let place =
+        provider.place(format, &format!("api_key: k123456, {model}"), "double_confirmation: false");
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{model}: {done:?}");
+    assert_eq!(warnings(&place, "parameter_dropped"), 0, "{model}");
+    provider.requests()
+}
+
+#[test]
+fn each_family_is_asked_by_its_rules() {
+    let last_is_user = |request: &Value| {
+        let last = request["messages"].as_array().and_then(|all| all.last().cloned());
+        last.is_some_and(|last| last["role"] == "user")
+    };
+    for model in ["claude-opus-4-8", "claude-sonnet-5", "claude-haiku-5-5", "claude-opus-9"] {
+        let model = format!("model: {model}, reasoning_effort: high");
+        run_of_two_calls(("anthropic", &model), calls("anthropic", "look"), move |request| {
+            let thinking = &request["thinking"];
+            match () {
+                () if request.get("temperature").is_some() => Some("`temperature` is deprecated"),
+                () if thinking["type"] != "adaptive" || thinking.get("budget_tokens").is_some() => {
+                    Some("\"thinking.type.enabled\" is not supported for this model")
+                }
+                () if thinking["display"] != "summarized" => Some("the test wants a summary"),
+                () if !last_is_user(request) => {
+                    Some("The conversation must end with a user message.")
+                }
+                () => None,
+            }
+        });
+    }
+    let old = "model: claude-sonnet-4-5, reasoning_effort: high";
+    run_of_two_calls(("anthropic", old), calls("anthropic", "look"), |request| {
+        let budget = request["thinking"]["budget_tokens"].as_u64();
+        let most = request["max_tokens"].as_u64();
+        (budget.is_some() && budget >= most)
+            .then_some("`max_tokens` must be greater than `thinking.budget_tokens`")
+    });
+    for model in ["gpt-5.5", "gpt-5.6-sol", "gpt-6.2-sol", "gpt-7-nova"] {
+        let model = format!("model: {model}, reasoning_effort: low");
+        run_of_two_calls(("openai", &model), calls("openai", "look"), |request| {
+            match request["reasoning"] == json!({"effort": "low", "summary": "auto"}) {
+                true => None,
+                false => Some("the test wants an effort and a summary"),
+            }
+        });
+    }
+    run_of_two_calls(("openai", "model: gpt-4o"), calls("openai", "look"), |request| {
+        request.get("reasoning").map(|_| "Unsupported parameter: 'reasoning'")
+    });
+    run_of_two_calls(
+        ("gemini", "model: gemini-4-argon, reasoning_effort: low"),
+        calls("gemini", "look"),
+        |request| {
+            let thinking = &request["generationConfig"]["thinkingConfig"];
+            (thinking.get("thinkingBudget").is_some() || thinking["thinkingLevel"] != "low")
+                .then_some("thinking_budget is not supported for this model")
+        },
+    );
+    run_of_two_calls(
+        ("gemini", "model: gemini-2.5-flash, reasoning_effort: none"),
+        calls("gemini", "look"),
+        |request| {
+            let thinking = &request["generationConfig"]["thinkingConfig"];
+            (thinking["thinkingBudget"] != 0)
+                .then_some("Thinking level is not supported for this model.")
+        },
+    );
+    for (model, think) in [("gpt-oss:20b", json!("low")), ("qwen3:8b", json!(true))] {
+        let model = format!("model: \"{model}\", reasoning_effort: low");
+        run_of_two_calls(("ollama", &model), calls("ollama", "look"), move |request| {
+            (request["think"] != think).then_some("the test wants another value")
+        });
+    }
+}
+
+#[test]
+fn a_history_goes_back_as_it_came_where_its_model_checks_it() {
+    let blocks = json!([
+        {"type": "thinking", "thinking": "", "signature": "sig"},
+        {"type": "text", "text": "\n\n"},
+        {"type": "tool_use", "id": "c9", "name": "look", "input": {}, "caller": {"type": "direct"}}
+    ]);
+    let first = json!({"type": "message", "role": "assistant", "content": blocks, "stop_reason": "tool_use"});
+    run_of_two_calls(("anthropic", "model: claude-opus-5-5"), first, move |request| {
+        let turn = request["messages"].as_array()?.iter().find(|m| m["role"] == "assistant")?;
+        (turn["content"] != blocks)
+            .then_some("messages.1.content.0: Invalid `signature` in `thinking` block")
+    });
+    // Deepseek wants the reasoning on each earlier turn of a request with tools.
+    let mut first = calls("openai_chat", "look");
+    first["choices"][0]["message"]["reasoning_content"] = "I think.".into();
+    run_of_two_calls(("openai_chat", "model: deepseek-v4-pro"), first, |request| {
+        let turn = request["messages"].as_array()?.iter().find(|m| m["role"] == "assistant")?;
+        (turn["reasoning_content"] != "I think.").then_some(
+            "The `reasoning_content` in the thinking mode must be passed back to the API.",
+        )
+    });
+    // MiniMax writes its reasoning into the text.
+    let raw = "<think>\nI look – first.\n\n</think>\n\n";
+    let mut first = calls("openai_chat", "look");
+    first["choices"][0]["message"]["content"] = raw.into();
+    run_of_two_calls(("openai_chat", "model: MiniMax-M3"), first, move |request| {
+        let turn = request["messages"].as_array()?.iter().find(|m| m["role"] == "assistant")?;
+        (turn["content"] != raw).then_some("the test wants the text as it came")
+    });
+}
+
+#[test]
+fn a_model_of_ollama_that_cannot_think_is_asked_without_it() {
+    let provider = Provider::new(|_, request| match request.get("think") {
+        Some(_) => (400, json!({"error": "\"x\" does not support thinking"})),
+        None => (200, says("ollama", "All is well.")),
+    });
+    let job = "double_confirmation: false, allow_no_calls: true";
+    let place = provider.place("ollama", "model: x, reasoning_effort: low", job);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!((warnings(&place, "parameter_dropped"), provider.requests().len()), (1, 2));
+}
+
+#[test]
+fn a_request_after_a_kill_is_the_request_before_it() {
+    let (asked, waits) = std::sync::mpsc::channel();
+    let release: Arc<(Mutex<bool>, std::sync::Condvar)> = Arc::default();
+    let released = release.clone();
+    let asked = Mutex::new(asked);
+    let provider = Provider::new(move |number, _| match number {
+        0 => {
+            let mut answer = calls("openai_chat", "look");
+            answer["choices"][0]["message"]["reasoning_content"] = "I think.".into();
+            (200, answer)
+        }
+        1 => {
+            asked.lock().unwrap().send(()).unwrap();
+            let is_free = released.0.lock().unwrap();
+            drop(released.1.wait_while(is_free, |is_free| !*is_free).unwrap());
+            (500, json!({}))
+        }
+        _ => (200, says("openai_chat", "All is well.")),
+    });
+    let place =
+        provider.place("openai_chat", "model: x, temperature: 0.2", "double_confirmation: false");
+    let daemon = place.serve();
+    assert_eq!(place.dutyd(&["trigger", "j"]).code, 0);
+    waits.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    daemon.signal(nix::sys::signal::Signal::SIGKILL);
+    daemon.wait();
+    *release.0.lock().unwrap() = true;
+    release.1.notify_all();
+    let _daemon = place.serve();
+    crate::support::wait_until(
+        || place.json(&["runs"])[0]["outcome"] == "succeeded",
+        || place.log(),
+    );
+    let requests = provider.requests();
+    assert_eq!(requests.len(), 3);
+    assert_eq!(requests[1], requests[2], "the same request again");
+    let (first, then) = (&requests[0]["messages"], &requests[1]["messages"]);
+    let first = first.as_array().unwrap();
+    assert_eq!(&then.as_array().unwrap()[..first.len()], first.as_slice(), "the same prefix");
+}

@@ -705,3 +705,52 @@ fn a_model_of_the_operator_is_used_and_a_price_may_be_that_of_another_model() {
         report.render()
     );
 }
+
+/// A job with a cost limit and a current model of the catalogue is taken without a warning.
+#[test]
+fn each_current_model_of_the_catalogue_is_taken_without_a_warning() {
+    let file = include_str!("../../catalogue/catalogue.json");
+    let file: serde_json::Value = serde_json::from_str(file).unwrap();
+    let hosts: std::collections::BTreeMap<&str, &str> = file["providers"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .filter_map(|row| Some((row["name"].as_str()?, row["hosts"][0].as_str()?)))
+        .collect();
+    let at = "2026-11-25T12:00:00Z".parse().unwrap();
+    let mut taken = Vec::new();
+    for row in file["models"].as_array().unwrap() {
+        let (provider, id) = (row["provider"].as_str().unwrap(), row["id"].as_str().unwrap());
+        let is_ending = row["shutdown"].as_str().is_some_and(|day| day < "2027-01-25");
+        let Some(host) = hosts.get(provider).filter(|_| !is_ending && row.get("prices").is_some())
+        else {
+            continue;
+        };
+        let server = match provider {
+            "anthropic" | "openai" | "gemini" => format!("provider: {provider}"),
+            _ => format!("provider: openai_chat, base_url: 'https://{host}/v1'"),
+        };
+        let config = format!("models: {{m: {{{server}, model: '{id}', api_key: '${{KEY}}'}}}}\n");
+        let files = [
+            ("config.yaml", config.as_str()),
+            ("tools.yaml", TOOLS),
+            ("jobs.yaml", "version: 1\njobs: [{name: a, prompt: x, limits: {max_cost_usd: 1}}]\n"),
+        ];
+        let dir = tempfile::tempdir().unwrap();
+        for (name, text) in files {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        let set = FileSet::of_directory(dir.path()).unwrap();
+        let environment = environment().with("KEY", Some("k123456"));
+        let loaded = load(&set, &environment, Trust::Given, SecretsMode::Resolve, 0, at);
+        let report = loaded.report;
+        assert!(
+            report.errors.is_empty() && report.warnings.is_empty(),
+            "{id}: {}",
+            report.render()
+        );
+        taken.push(id);
+    }
+    assert!(taken.len() > 80, "{}", taken.join(", "));
+    println!("{}", taken.join(", "));
+}
