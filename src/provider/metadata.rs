@@ -46,14 +46,6 @@ struct List<'a> {
     data: Vec<&'a RawValue>,
 }
 
-/// Reads the answer of a provider about `model`, without a request.
-///
-/// *Errors*: the answer is not JSON.
-#[doc(hidden)]
-pub fn read_metadata(format: WireFormat, model: &str, body: &[u8]) -> Result<Probe, ModelError> {
-    read(format, model, body)
-}
-
 /// Reads the answer of a provider about `model`.
 ///
 /// *Errors*: the answer is not JSON.

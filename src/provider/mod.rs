@@ -14,6 +14,7 @@ mod gemini;
 mod http;
 mod lessons;
 mod metadata;
+mod offline;
 mod ollama;
 mod openai;
 mod openai_chat;
@@ -34,9 +35,7 @@ pub use scripted::{ScriptContext, ScriptedModel};
 ///
 /// *Errors*: the response is cut off, too large or malformed, or reports an error.
 #[doc(hidden)]
-pub use metadata::read_metadata;
-#[doc(hidden)]
-pub use remote::{read_as, refused_parameter};
+pub use offline::{read_as, read_metadata, refused_parameter};
 
 #[cfg(test)]
 mod tests;

@@ -12,7 +12,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use bytes::Bytes;
-use chrono::DateTime;
 use futures_util::{Stream, StreamExt as _};
 use serde_json::{Value, json};
 
@@ -24,7 +23,7 @@ use super::lessons::{Dropped, Lesson, Lessons};
 use super::metadata::Probe;
 use super::refusal::{self, Optional};
 use super::size::{StreamSize, check_size, check_values};
-use super::{anthropic, failure, gemini, http, metadata, ollama, openai, openai_chat};
+use super::{anthropic, gemini, http, metadata, ollama, openai, openai_chat};
 use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use crate::clock::Clock;
 use crate::config::{Remote, WireFormat};
@@ -293,31 +292,6 @@ impl Model for RemoteModel {
             )),
         }
     }
-}
-
-/// Returns the name of the parameter that an error response refuses, as if a request had sent all that
-/// its format can do without.
-#[doc(hidden)]
-#[must_use]
-pub fn refused_parameter(format: WireFormat, status: u16, body: &str) -> Option<&'static str> {
-    let error = failure::of_response(status, &Default::default(), body, DateTime::UNIX_EPOCH);
-    let sent: Vec<&Optional> = of(format).optional().iter().collect();
-    refusal::refused(&error, &sent, "m").map(|refused| refused.name)
-}
-
-/// Reads a response in the wire format `format`, without a [`RemoteModel`].
-///
-/// *Errors*: the response is cut off, too large or malformed, or reports an error.
-#[doc(hidden)]
-pub async fn read_as<E: std::fmt::Display>(
-    format: WireFormat,
-    pieces: impl Stream<Item = Result<Bytes, E>> + Unpin,
-) -> Result<ModelReply, ModelError> {
-    struct DiscardDeltas;
-    impl DeltaSink for DiscardDeltas {
-        fn delta(&self, _: &str) {}
-    }
-    read(true, pieces, of(format).as_ref(), &DiscardDeltas).await
 }
 
 /// Reads a response: server-sent events, JSON lines, one JSON array, or one JSON object. The first
