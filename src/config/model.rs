@@ -262,9 +262,13 @@ fn remote(
     }
     let base_url = raw.base_url.clone().unwrap_or_else(|| format.base_url().to_owned());
     let base_url = base_url.trim_end_matches('/').to_owned();
-    let chat = host_of(&base_url).map(|host| catalogue.chat_rules(&host)).unwrap_or_default();
+    let host = host_of(&base_url);
+    let is_at_provider =
+        host.as_deref().is_some_and(|host| catalogue.provider_at(host).is_some());
+    let chat = host.map(|host| catalogue.chat_rules(&host)).unwrap_or_default();
     Some(Remote {
         traits: found.facts.traits().clone(),
+        is_at_provider,
         chat,
         format,
         model,

@@ -88,6 +88,9 @@ pub struct Remote {
     pub base_url: String,
     /// What holds for the model.
     pub traits: Traits,
+    /// Whether the address is that of a provider of the catalogue. Another server may serve a model of
+    /// the same name with a smaller window.
+    pub is_at_provider: bool,
     /// The rules of its server, if that is a Chat Completions server.
     pub chat: ChatRules,
     /// Whether to stream responses.
@@ -139,8 +142,18 @@ impl Remote {
     /// Returns the limit of output tokens that requests set; `None` if they leave it to the provider.
     #[must_use]
     pub fn sent_output_tokens(&self) -> Option<u32> {
-        let needs_one = self.format == WireFormat::Anthropic || self.traits.output_limit.is_some();
+        let is_known = self.is_at_provider && self.traits.output_limit.is_some();
+        let needs_one = self.format == WireFormat::Anthropic || is_known;
         self.max_output_tokens.or_else(|| needs_one.then(|| self.default_output_tokens()))
+    }
+
+    /// Returns the limit of output tokens for a request after an answer that the server's own limit cut
+    /// off: half of the window at most.
+    #[must_use]
+    pub fn raised_output_tokens(&self) -> u32 {
+        let half = u32::try_from(self.context_window() / 2).unwrap_or(u32::MAX);
+        let most = self.traits.output_limit.unwrap_or(OUTPUT_TOKENS_OF_HIGH_EFFORT);
+        most.min(half)
     }
 
     /// Returns the limit of output tokens for a request that sets none: as much as leaves room for

@@ -36,6 +36,8 @@ pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Opt
             let raised = own.saturating_mul(RAISE);
             Some(known.map_or(raised, |known| raised.min(known.max(own))))
         }
+        // The limit of the server cut the answer off.
+        None if request.follows_cut => Some(settings.raised_output_tokens()),
         own => own,
     };
     match (own, request.max_output_tokens) {

@@ -60,6 +60,11 @@ impl Optional {
         Self { aliases, ..self }
     }
 
+    /// Tells whether this is the parameter `name`, and its refusal holds for later runs too.
+    pub(super) fn is_lasting(&self, name: &str) -> bool {
+        self.name == name && !self.is_history()
+    }
+
     fn is_history(&self) -> bool {
         self.place == Place::History
     }

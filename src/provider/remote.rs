@@ -162,6 +162,11 @@ impl RemoteModel {
                 let Dropped::Tried(said) = std::mem::replace(how, Dropped::Known) else {
                     return None;
                 };
+                // A history that a provider refuses says nothing about the next one.
+                let is_lasting = self.format.optional().iter().any(|o| o.is_lasting(name));
+                if !is_lasting {
+                    return None;
+                }
                 let said = self.redactor.text(&said).chars().take(MESSAGE_CHARACTERS).collect();
                 Some(Lesson { parameter: name.clone(), said })
             });

@@ -246,6 +246,7 @@ fn traits_of(model: &str) -> Traits {
 fn settings(format: WireFormat, model: &str) -> Remote {
     Remote {
         traits: traits_of(model),
+        is_at_provider: true,
         chat: Catalogue::built_in().unwrap().chat_rules(""),
         format,
         model: model.to_owned(),

@@ -257,19 +257,17 @@ fn an_answer_that_was_cut_off_is_asked_for_once_more_with_a_larger_limit() {
             let limits: Vec<_> = provider.requests().iter().map(output_limit).collect();
             assert_eq!(limits, [Some(1000), Some(4000)], "{format} {text:?}");
         }
+        // Without a limit of its own, the second request sets one.
         let answers = move |number, _: &Value| match number {
             0 => (200, cut(format, "")),
             _ => (200, says(format, "All is well.")),
         };
-        let place = Provider::new(answers);
-        let done = place
-            .place(
-                format,
-                "model: x, api_key: k123456",
-                "double_confirmation: false, allow_no_calls: true",
-            )
-            .dutyd(&["run", "j"]);
+        let provider = Provider::new(answers);
+        let job = "double_confirmation: false, allow_no_calls: true";
+        let done = provider.place(format, "model: x, api_key: k123456", job).dutyd(&["run", "j"]);
         assert_eq!(done.code, 0, "{format}: {done:?}");
+        let limits: Vec<_> = provider.requests().iter().map(output_limit).collect();
+        assert!(limits[1] > limits[0], "{format}: {limits:?}");
     }
 }
 
@@ -617,6 +615,32 @@ fn a_history_goes_back_as_it_came_where_its_model_checks_it() {
         let turn = request["messages"].as_array()?.iter().find(|m| m["role"] == "assistant")?;
         (turn["content"] != raw).then_some("the test wants the text as it came")
     });
+}
+
+#[test]
+fn a_history_that_is_refused_says_nothing_about_the_next_run() {
+    let refused = std::sync::atomic::AtomicBool::new(false);
+    let provider = Provider::new(move |_, request| {
+        let messages = request["messages"].as_array().unwrap();
+        let is_first = messages.iter().all(|message| message["role"] != "assistant");
+        let has_thoughts = request["messages"].to_string().contains("I think.");
+        if has_thoughts && !refused.swap(true, std::sync::atomic::Ordering::Relaxed) {
+            let message = "messages.1.reasoning_content: Extra inputs are not permitted";
+            return (400, error(message));
+        }
+        let mut answer = match is_first {
+            true => calls("openai_chat", "look"),
+            false => says("openai_chat", "All is well."),
+        };
+        answer["choices"][0]["message"]["reasoning_content"] = "I think.".into();
+        (200, answer)
+    });
+    let place = provider.place("openai_chat", "model: x", "double_confirmation: false");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!((warnings(&place, "parameter_dropped"), provider.requests().len()), (1, 3));
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let last = provider.requests().pop().unwrap();
+    assert!(last.to_string().contains("I think."), "the next run sends it: {last}");
 }
 
 #[test]
