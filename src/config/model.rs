@@ -263,8 +263,7 @@ fn remote(
     let base_url = raw.base_url.clone().unwrap_or_else(|| format.base_url().to_owned());
     let base_url = base_url.trim_end_matches('/').to_owned();
     let host = host_of(&base_url);
-    let is_at_provider =
-        host.as_deref().is_some_and(|host| catalogue.provider_at(host).is_some());
+    let is_at_provider = host.as_deref().is_some_and(|host| catalogue.provider_at(host).is_some());
     let chat = host.map(|host| catalogue.chat_rules(&host)).unwrap_or_default();
     Some(Remote {
         traits: found.facts.traits().clone(),
