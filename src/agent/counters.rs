@@ -17,15 +17,11 @@ const CHARACTERS_PER_IMAGE: usize = 6400;
 
 /// The cost of a reply.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub enum Cost {
-    /// Computed from the price of the model.
-    Computed,
-    /// The transcript has it. The price may have changed since then.
-    Recorded {
-        /// In US dollars; `None` if the price was unknown.
-        usd: Option<f64>,
-        is_estimated: bool,
-    },
+pub struct Charge {
+    /// In US dollars; `None` if the price is unknown.
+    pub usd: Option<f64>,
+    /// Whether it rests on the price of a relative of the model.
+    pub is_estimated: bool,
 }
 
 /// What a run has used so far.
@@ -118,15 +114,16 @@ impl Counters {
         self.cost_is_estimated |= broken_off.is_estimated;
     }
 
-    /// Counts a reply. Returns its cost, and whether that rests on an estimated price. Estimates the
-    /// token counts that the provider did not report.
+    /// Counts a reply and returns its cost: that of the transcript, which has `recorded` it, else one
+    /// of `price`. Estimates the token counts that the provider did not report.
     pub(crate) fn answer(
         &mut self,
         reply: &ModelReply,
         history_len: usize,
         estimated_input: u64,
-        (price, cost): (Option<Price>, Cost),
-    ) -> (Option<f64>, bool) {
+        price: Option<Price>,
+        recorded: Option<Charge>,
+    ) -> Charge {
         self.iterations += 1;
         // The scripted model, which demos and tests use, reports zero tokens on purpose.
         let is_free = reply.usage == Some(Usage::default())
@@ -147,19 +144,16 @@ impl Counters {
         self.usage.add(&usage);
         let is_cached = usage.cached_input_tokens > 0 || reply.cache_writes.all > 0;
         self.cached = if is_cached { usage.input_tokens } else { 0 };
-        let (cost, is_estimated) = match cost {
-            Cost::Recorded { usd, is_estimated } => (usd, is_estimated),
-            Cost::Computed => (
-                price.map(|price| price.cost(&usage, reply.cache_writes)),
-                price.is_some_and(|price| price.is_estimated),
-            ),
-        };
-        self.cost = self.cost.zip(cost).map(|(before, cost)| before + cost);
-        self.cost_is_estimated |= is_estimated;
+        let charge = recorded.unwrap_or_else(|| Charge {
+            usd: price.map(|price| price.cost(&usage, reply.cache_writes)),
+            is_estimated: price.is_some_and(|price| price.is_estimated),
+        });
+        self.cost = self.cost.zip(charge.usd).map(|(before, cost)| before + cost);
+        self.cost_is_estimated |= charge.is_estimated;
         if reply.usage.is_some_and(|usage| usage.input_tokens > 0) {
             self.counted = Some((usage.total(), history_len));
         }
-        (cost, is_estimated)
+        charge
     }
 
     /// Estimates the tokens of a request with this history. `per_token` is the number of characters of

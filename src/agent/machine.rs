@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::counters::{BrokenOff, Cost, Counters};
+use super::counters::{BrokenOff, Charge, Counters};
 use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, Settled};
 use super::model::{ErrorClass, ModelError, ModelReply};
 use super::prompt::SystemPrompt;
@@ -67,7 +67,9 @@ pub enum Input {
         model: ModelFacts,
         /// The name of this model in the configuration.
         model_name: String,
-        cost: Cost,
+        /// The cost in the transcript, if the reply is read from there. The price may have changed
+        /// since then.
+        recorded: Option<Charge>,
         /// How long the run has worked, in whole milliseconds.
         elapsed: Duration,
     },
@@ -261,7 +263,7 @@ impl Machine {
                 first_token_ms,
                 model,
                 model_name,
-                cost,
+                recorded,
                 elapsed,
             } => {
                 self.elapsed = elapsed;
@@ -269,7 +271,7 @@ impl Machine {
                 // The next request goes to the model that answered.
                 self.model = model;
                 let timing = Timing { latency_ms, first_token_ms, elapsed };
-                self.on_reply(*reply, cost, (model_name, timing), decided, &mut events)
+                self.on_reply(*reply, recorded, (model_name, timing), decided, &mut events)
             }
             Input::ModelFailed(error) => self.on_failure(error, &mut events),
             Input::Results(results) => self.on_results(results, &mut events),
@@ -281,20 +283,18 @@ impl Machine {
     fn on_reply(
         &mut self,
         mut reply: ModelReply,
-        cost: Cost,
+        recorded: Option<Charge>,
         (model_name, timing): (String, Timing),
         decided: Option<&BTreeMap<CallId, Settled>>,
         events: &mut Vec<Event>,
     ) -> Action {
         let estimated = self.estimate();
-        let price = self.model.price;
-        let (cost, is_estimated) =
-            self.counters.answer(&reply, self.history.len() + 1, estimated, (price, cost));
+        let (price, len) = (self.model.price, self.history.len() + 1);
+        let charge = self.counters.answer(&reply, len, estimated, price, recorded);
         let explanation = reply.explanation.take();
         let cache_writes = reply.cache_writes;
         let turn = self.assistant_turn(reply);
-        let facts =
-            ReplyFacts { model: Some(model_name), cost, is_estimated, cache_writes, timing };
+        let facts = ReplyFacts { model: Some(model_name), charge, cache_writes, timing };
         events.push(assistant_event(&turn, &self.toolbox, facts));
         let finish_reason = turn.finish_reason;
         let calls = turn.tool_calls.clone();
@@ -461,8 +461,7 @@ impl Machine {
         let timing = Timing { latency_ms: 0, first_token_ms: None, elapsed: self.elapsed };
         let facts = ReplyFacts {
             model: None,
-            cost: Some(0.0),
-            is_estimated: false,
+            charge: Charge { usd: Some(0.0), is_estimated: false },
             cache_writes: CacheWrites::default(),
             timing,
         };

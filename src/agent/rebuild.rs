@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::counters::{BrokenOff, Cost};
+use super::counters::{BrokenOff, Charge};
 use super::dispatch::{CallOutcome, Planned, Settled};
 use super::machine::{Action, Input, Machine, malformed_reason};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
@@ -307,7 +307,7 @@ fn reply(event: &Event, sources: &Sources<'_>) -> Option<Input> {
         first_token_ms: *first_token_ms,
         model: (sources.model)(model.as_deref()),
         model_name: model.clone().unwrap_or_default(),
-        cost: Cost::Recorded { usd: *cost_usd, is_estimated: *cost_estimated },
+        recorded: Some(Charge { usd: *cost_usd, is_estimated: *cost_estimated }),
         elapsed: Duration::from_millis(*elapsed_ms),
     })
 }

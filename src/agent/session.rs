@@ -15,7 +15,7 @@ use backon::{BackoffBuilder as _, ExponentialBuilder};
 use tokio::time::Instant;
 
 use super::approval::Approver;
-use super::counters::{BrokenOff, Cost, Counters};
+use super::counters::{BrokenOff, Counters};
 use super::dispatch::Changes;
 use super::machine::{Action, End, Input, Machine, Step};
 use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
@@ -336,7 +336,7 @@ impl Session {
                         first_token_ms: (first != u64::MAX).then_some(first),
                         model: self.facts_of(model),
                         model_name: model.name.clone(),
-                        cost: Cost::Computed,
+                        recorded: None,
                         elapsed: Duration::from_millis(millis(self.elapsed())),
                     });
                 }

@@ -64,24 +64,6 @@ impl Facts {
         self.read();
     }
 
-    /// Replaces traits of the same source: a later rule of a family.
-    pub(super) fn replace(&mut self, traits: &Traits, origin: Origin) {
-        let Ok(Value::Object(map)) = serde_json::to_value(traits) else { return };
-        self.values.extend(map.into_iter().map(|(key, value)| (key, (value, origin))));
-        self.read();
-    }
-
-    /// Adds the traits of other facts that nobody has given yet.
-    pub(super) fn merge(&mut self, other: Self) {
-        for (key, value) in other.values {
-            let known = self.values.get(&key);
-            if known.is_none_or(|(_, of)| value.1.source < of.source) {
-                self.values.insert(key, value);
-            }
-        }
-        self.read();
-    }
-
     fn read(&mut self) {
         let map: Map<String, Value> =
             self.values.iter().map(|(key, (value, _))| (key.clone(), value.clone())).collect();
@@ -97,7 +79,7 @@ impl Facts {
         &self.traits
     }
 
-    /// Returns the source of a trait; `None` if nobody knows it.
+    /// Returns the source of a trait; `None` if the trait is unknown.
     #[must_use]
     pub fn origin(&self, key: &str) -> Option<Origin> {
         self.values.get(key).map(|(_, origin)| *origin)

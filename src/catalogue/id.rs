@@ -51,8 +51,8 @@ impl ModelId {
     /// Reads an id. Any text gives a name, if need be one that no model has.
     #[must_use]
     pub fn parse(id: &str) -> Self {
-        let end = (0..=LONGEST.min(id.len())).rev().find(|at| id.is_char_boundary(*at));
-        let id = id.get(..end.unwrap_or(0)).unwrap_or_default().trim().to_ascii_lowercase();
+        let (id, _) = id.split_at(id.floor_char_boundary(LONGEST));
+        let id = id.trim().to_ascii_lowercase();
         let bare = &*without_vendor(without_variant(&id));
         let mut read = Read::default();
         let tokens: Vec<&str> = bare.split(['-', '_', ' ']).filter(|t| !t.is_empty()).collect();

@@ -120,15 +120,13 @@ impl Catalogue {
             let Some(family) = family_of(&indexed.file, &id) else { continue };
             has_family = true;
             let source = if *kind == SourceKind::ModelsD { *kind } else { SourceKind::Family };
-            let mut of_family = Facts::default();
-            for rule in &family.rules {
+            // The first source of a trait counts, and a later rule replaces an earlier one.
+            for rule in family.rules.iter().rev() {
                 let from = rule.from.as_deref().and_then(Version::parse);
                 if id.has(&rule.words) && from.is_none_or(|from| id.is_at_least(&from)) {
-                    let origin = Origin { source, as_of: Some(rule.as_of) };
-                    of_family.replace(&rule.traits, origin);
+                    facts.add(&rule.traits, Origin { source, as_of: Some(rule.as_of) });
                 }
             }
-            facts.merge(of_family);
         }
         Found { facts, rows, has_family, id, provider }
     }
@@ -143,7 +141,8 @@ impl Catalogue {
         providers.find(|provider| provider.hosts.iter().any(is_own))
     }
 
-    /// Returns the rules of the Chat Completions server with this host.
+    /// Returns the rules of the Chat Completions server with this host: those that most servers have
+    /// in common, if no provider has the host.
     #[must_use]
     pub fn chat_rules(&self, host: &str) -> ChatRules {
         self.provider_at(host).map(|provider| provider.chat.clone()).unwrap_or_default()

@@ -228,7 +228,7 @@ pub struct Traits {
     /// Whether Chat Completions at the model's own provider takes tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_with_tools: Option<bool>,
-    /// Characters per token of ordinary text, to estimate tokens that nobody has counted.
+    /// Characters per token of ordinary text, to estimate what the provider has not counted yet.
     #[schemars(range(min = 0.5, max = 10))]
     #[serde(skip_serializing_if = "Option::is_none")]
     pub characters_per_token: Option<f64>,

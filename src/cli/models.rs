@@ -10,11 +10,14 @@ use super::context::Context;
 use super::error::CliError;
 use super::output;
 use super::source::{self, Source, Wanted};
+use super::wrap::{hang, terminal_width};
 use crate::config::Trust;
 use crate::run::{Learned, ModelView, ask_providers, model_views};
 use crate::server::{ModelsAnswer, ModelsQuery};
 use crate::sinks::Observers;
-use crate::store::Ledger;
+
+/// The column in which a warning goes on.
+const WARNING_MARGIN: usize = 9;
 
 pub(crate) async fn models(context: &Context, args: &ModelsArgs) -> Result<ExitCode, CliError> {
     let source = source::find(context, Wanted::Configuration).await?;
@@ -47,18 +50,17 @@ pub(crate) async fn models(context: &Context, args: &ModelsArgs) -> Result<ExitC
 
 async fn of_files(context: &Context, args: &ModelsArgs) -> Result<ModelsAnswer, CliError> {
     let config = context.config_for_reading(Trust::Advised)?;
-    let has_ledger = Ledger::path(&context.dirs.state).exists();
     let mut problems = Vec::new();
     if args.online {
+        let host = context.host(Observers::default());
         // Without a ledger, nothing can be remembered, so nothing is asked.
-        if !has_ledger {
+        if !host.has_ledger() {
             let message = format!(
-                "there is no ledger in {} that could keep the answers of the providers",
+                "the answers of the providers cannot be kept: {} does not contain a ledger",
                 context.dirs.state.display()
             );
             return Err(CliError::not_found(message).hint("ask where the daemon runs"));
         }
-        let host = context.host(Observers::default());
         problems = ask_providers(&config, &host).await;
     }
     let learned = source::unless_lost(Learned::read_file(&context.dirs.state).map(Some))?;
@@ -129,8 +131,7 @@ fn details(view: &ModelView) -> String {
     let known = if view.known { "" } else { ", which no row of the catalogue names" };
     let mut text = format!("{}: {} {}{known}\n", view.name, view.provider, view.model);
     text.push_str(&output::table(&header, rows));
-    for warning in &view.warnings {
-        text.push_str(&format!("warning: {warning}\n"));
-    }
+    let warnings = view.warnings.iter().map(|warning| format!("warning: {warning}\n"));
+    text.push_str(&hang(&warnings.collect::<String>(), WARNING_MARGIN, terminal_width()));
     text
 }

@@ -180,15 +180,7 @@ struct Listing {
 /// *Errors*: the directory cannot be read. Its files must not count as missing (CFG-2).
 fn list(directory: &Path) -> Result<Listing, ConfigError> {
     let mut listing = Listing::default();
-    if !is_present(directory) {
-        return Ok(listing);
-    }
-    let failed = |error: std::io::Error| {
-        let name = directory.display().to_string();
-        ConfigError::of_file(name, format!("the directory cannot be read: {error}"))
-    };
-    for entry in std::fs::read_dir(directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
+    for path in entries(directory)? {
         let is_like_yaml = path.extension().is_some_and(|ending| {
             ["yaml", "yml"].iter().any(|known| ending.eq_ignore_ascii_case(known))
         });
@@ -198,39 +190,41 @@ fn list(directory: &Path) -> Result<Listing, ConfigError> {
             listing.misnamed.push(path);
         }
     }
-    listing.files.sort();
-    listing.misnamed.sort();
     Ok(listing)
 }
 
-/// Lists the files of `models.d`, which end in `.json`. A directory that does not exist is empty.
+/// Returns the entries of a directory, sorted. A directory that does not exist is empty.
 ///
-/// *Errors*: the directory cannot be read, or a file in it has another ending and would be ignored.
-fn list_models(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
-    let directory = directory.join("models.d");
-    if !is_present(&directory) {
+/// *Errors*: the directory cannot be read. Its files must not count as missing (CFG-2).
+fn entries(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    if !is_present(directory) {
         return Ok(Vec::new());
     }
     let failed = |error: std::io::Error| {
         let name = directory.display().to_string();
         ConfigError::of_file(name, format!("the directory cannot be read: {error}"))
     };
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(&directory).map_err(failed)? {
-        let path = entry.map_err(failed)?.path();
-        let ending = path.extension().unwrap_or_default();
-        if is_hidden(&path) || path.to_string_lossy().ends_with('~') {
-            continue;
-        }
-        if ending != "json" {
+    let listed = std::fs::read_dir(directory).map_err(failed)?;
+    let paths = listed.map(|entry| entry.map(|entry| entry.path()).map_err(failed));
+    let mut paths = paths.collect::<Result<Vec<PathBuf>, ConfigError>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Lists the files of `models.d`, which end in `.json`. A directory that does not exist is empty.
+///
+/// *Errors*: the directory cannot be read, or a file in it has another ending and would be ignored.
+fn list_models(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
+    let mut files = entries(&directory.join("models.d"))?;
+    files.retain(|path| !is_hidden(path) && !path.as_os_str().as_encoded_bytes().ends_with(b"~"));
+    match files.iter().find(|path| path.extension().is_none_or(|ending| ending != "json")) {
+        None => Ok(files),
+        Some(path) => {
             let message = "only files that end in `.json` are read here";
-            return Err(ConfigError::of_file(path.display().to_string(), message)
-                .with_hint("rename it, or remove it"));
+            Err(ConfigError::of_file(path.display().to_string(), message)
+                .with_hint("rename it, or remove it"))
         }
-        files.push(path);
     }
-    files.sort();
-    Ok(files)
 }
 
 /// Tells whether the loader reads a file of this name in `jobs.d` or `tools.d`. It skips names that

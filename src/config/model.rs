@@ -100,7 +100,7 @@ impl Model {
         let raw: RawModel = serde_json::from_value(raw).ok()?;
         let catalogue = Catalogue::built_in().ok()?;
         let mut diagnostics = Diagnostics::default();
-        let made = Self::from_raw(name, &raw, (&catalogue, now), &mut diagnostics, |_| None);
+        let made = Self::from_raw(name, &raw, &catalogue, now, &mut diagnostics, |_| None);
         made.filter(|_| diagnostics.errors.is_empty())
     }
 
@@ -109,7 +109,8 @@ impl Model {
     pub(crate) fn from_raw(
         name: &str,
         raw: &RawModel,
-        (catalogue, now): (&Catalogue, DateTime<Utc>),
+        catalogue: &Catalogue,
+        now: DateTime<Utc>,
         diagnostics: &mut Diagnostics,
         script: impl FnOnce(&str) -> Option<Script>,
     ) -> Option<Self> {
@@ -153,7 +154,7 @@ impl Model {
                         "`script` applies only to the scripted model: remove it".to_owned(),
                     );
                 }
-                let remote = remote(format, raw, (&found, catalogue), diagnostics)?;
+                let remote = remote(format, raw, &found, catalogue, diagnostics)?;
                 Provider::Remote(Box::new(remote))
             }
         };
@@ -161,8 +162,8 @@ impl Model {
         let prices = match &provider {
             Provider::Scripted(_) => Some(Priced::free()),
             Provider::Remote(remote) => {
-                let prices = price_of(raw.price.as_ref(), (&found, catalogue), now, diagnostics);
-                advise(remote, (&found, catalogue), prices.as_ref(), now, diagnostics);
+                let prices = price_of(raw.price.as_ref(), &found, catalogue, now, diagnostics);
+                advise(remote, &found, catalogue, prices.as_ref(), now, diagnostics);
                 prices
             }
         };
@@ -188,7 +189,7 @@ impl Model {
 /// Adds what the configuration says of the model, and the defaults of its profile.
 fn complete(found: &mut Found, format: Option<WireFormat>, raw: &RawModel, profile: &Profile) {
     if matches!(format, None | Some(WireFormat::Ollama)) {
-        // The server reserves memory for the whole window, so the largest one is no default.
+        // The server reserves memory for the whole window, so the default is not the largest one.
         found.facts.forget("context_window");
     }
     let origin = |source| Origin { source, as_of: None };
@@ -223,7 +224,8 @@ fn remote_keys(raw: &RawModel) -> [(&'static str, bool); 13] {
 fn remote(
     format: WireFormat,
     raw: &RawModel,
-    (found, catalogue): (&Found, &Catalogue),
+    found: &Found,
+    catalogue: &Catalogue,
     diagnostics: &mut Diagnostics,
 ) -> Option<Remote> {
     let mut duration = |key: &str, text: &Option<String>, default: Duration| match text

@@ -16,7 +16,8 @@ const SHUTDOWN_NOTICE_DAYS: i64 = 60;
 /// Adds the warnings about a model.
 pub(super) fn advise(
     remote: &Remote,
-    (found, catalogue): (&Found, &Catalogue),
+    found: &Found,
+    catalogue: &Catalogue,
     prices: Option<&Priced>,
     now: DateTime<Utc>,
     diagnostics: &mut Diagnostics,
@@ -87,21 +88,19 @@ fn shutdown(remote: &Remote, found: &Found, now: DateTime<Utc>) -> Option<String
 fn temperature(remote: &Remote) -> Option<String> {
     let own = remote.temperature?;
     let model = &remote.model;
-    let is_refused = match remote.traits.temperature? {
-        TemperatureRule::Taken => false,
-        TemperatureRule::Refused => true,
-        TemperatureRule::RefusedWhileReasoning => remote.reasons() == Some(true),
-        TemperatureRule::OnlyOne if (own - 1.0).abs() > f64::EPSILON => {
-            return Some(format!("`{model}` takes only the temperature 1"));
+    let refused = |when: &str| {
+        format!(
+            "`{model}` refuses `temperature`{when}; the first request that is refused is repeated without it"
+        )
+    };
+    match remote.traits.temperature? {
+        TemperatureRule::Taken => None,
+        TemperatureRule::Refused => Some(refused("")),
+        TemperatureRule::RefusedWhileReasoning => {
+            (remote.reasons() == Some(true)).then(|| refused(" while it reasons"))
         }
-        TemperatureRule::OnlyOne => false,
-        TemperatureRule::Ignored => return Some(format!("`{model}` ignores `temperature`")),
-    };
-    let while_reasoning = match remote.traits.temperature? {
-        TemperatureRule::RefusedWhileReasoning => " while it reasons",
-        _ => "",
-    };
-    is_refused.then(|| {
-        format!("`{model}` refuses `temperature`{while_reasoning}; the first request that is refused is repeated without it")
-    })
+        TemperatureRule::OnlyOne => ((own - 1.0).abs() > f64::EPSILON)
+            .then(|| format!("`{model}` takes only the temperature 1")),
+        TemperatureRule::Ignored => Some(format!("`{model}` ignores `temperature`")),
+    }
 }

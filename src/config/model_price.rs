@@ -24,14 +24,15 @@ impl Priced {
     }
 }
 
-/// Returns the prices of a model, and reports a `like` that names none. `None` if nobody knows a
-/// price of the model or of its family.
+/// Returns the prices of a model, and reports a `like` without a price. `None` if the price is
+/// unknown for the model and for its family.
 ///
 /// A price of the catalogue applies at the hosts of its provider. At another server, the same name
 /// may mean another price, so there it is an estimate, like the price of a relative.
 pub(super) fn price_of(
     raw: Option<&RawPrice>,
-    (found, catalogue): (&Found, &Catalogue),
+    found: &Found,
+    catalogue: &Catalogue,
     now: DateTime<Utc>,
     diagnostics: &mut Diagnostics,
 ) -> Option<Priced> {

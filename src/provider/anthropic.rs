@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 use super::failure;
 use super::format::{
     Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_named, list, malformed,
-    number, parse, set, text,
+    number, parse, remove_entries, set, text,
 };
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
@@ -79,15 +79,8 @@ impl Format for Anthropic {
     }
 
     fn strip_reasoning(&self, body: &mut Value) -> bool {
-        let messages = body.get_mut("messages").and_then(Value::as_array_mut);
-        messages.into_iter().flatten().fold(false, |had, message| {
-            let Some(blocks) = message.get_mut("content").and_then(Value::as_array_mut) else {
-                return had;
-            };
-            let count = blocks.len();
-            blocks.retain(|block| !text(block, "type").ends_with("thinking"));
-            had || blocks.len() < count
-        })
+        let is_thinking = |block: &Value| text(block, "type").ends_with("thinking");
+        remove_entries(body, "messages", "content", is_thinking)
     }
 }
 

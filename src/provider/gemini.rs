@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use super::failure;
 use super::format::{
     Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_first, is_named, list,
-    malformed, parse, set, text,
+    malformed, objects_mut, parse, remove_entries, set, text,
 };
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
@@ -102,18 +102,15 @@ impl Format for Gemini {
     }
 
     fn strip_reasoning(&self, body: &mut Value) -> bool {
-        let contents = body.get_mut("contents").and_then(Value::as_array_mut);
-        contents.into_iter().flatten().fold(false, |had, content| {
-            let Some(parts) = content.get_mut("parts").and_then(Value::as_array_mut) else {
-                return had;
-            };
-            let count = parts.len();
-            parts.retain(|part| part.get("thought") != Some(&Value::Bool(true)));
-            let objects = parts.iter_mut().filter_map(Value::as_object_mut);
-            let signed =
-                objects.filter_map(|part| part.shift_remove("thoughtSignature")).count() > 0;
-            had || signed || content["parts"].as_array().map_or(0, Vec::len) < count
-        })
+        let is_thought = |part: &Value| part.get("thought") == Some(&Value::Bool(true));
+        let mut had = remove_entries(body, "contents", "parts", is_thought);
+        for content in objects_mut(body, "contents") {
+            let parts = content.get_mut("parts").and_then(Value::as_array_mut);
+            for part in parts.into_iter().flatten().filter_map(Value::as_object_mut) {
+                had |= part.shift_remove("thoughtSignature").is_some();
+            }
+        }
+        had
     }
 }
 

@@ -9,7 +9,8 @@ use serde_json::{Map, Value, json};
 use super::failure;
 use super::format::{
     Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, drop_nameless,
-    images, kept, list, malformed, number, output_limit, parse, set, text, wire_id, wire_name,
+    images, kept, list, malformed, number, output_limit, parse, remove_fields, set, text, wire_id,
+    wire_name,
 };
 use super::refusal::Optional;
 use super::think::{INLINE, Written, inline_text};
@@ -54,9 +55,7 @@ impl Format for Ollama {
     }
 
     fn strip_reasoning(&self, body: &mut Value) -> bool {
-        let messages = body.get_mut("messages").and_then(Value::as_array_mut);
-        let objects = messages.into_iter().flatten().filter_map(Value::as_object_mut);
-        objects.filter_map(|message| message.shift_remove("thinking")).count() > 0
+        remove_fields(body, "messages", &["thinking"])
     }
 }
 

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use super::check::CheckItem;
 use super::host::Host;
-use super::lessons::remember;
+use super::lessons::{ask, remember};
 use super::preflight::credentials;
 use super::tool_catalog::KnownTool;
 use super::tool_context::{Links, path_rules};
@@ -21,9 +21,8 @@ use crate::config::{CONTROL_KEY, Config, Job, Model, Provider, Remote, SandboxMo
 use crate::process::{
     HostWork, SandboxError, control_groups_mount, kernel_features, sandbox_gaps, sandbox_support,
 };
-use crate::provider::{HttpClients, Probe, RemoteModel};
+use crate::provider::{HttpClients, Probe};
 use crate::store::write_atomic;
-use crate::text::redact::Redactor;
 
 /// Job names that one sentence lists, at most.
 const NAMED_JOBS: usize = 5;
@@ -246,13 +245,10 @@ async fn model_item(config: &Config, model: &Model, host: &Host, reach: Reach) -
         let said = format!("{facts}; not checked: this process cannot read its secret");
         return unchecked(&name, said);
     }
-    let redactor = Redactor::new(&config.secrets);
     let (ok, said) = match reach {
         Reach::Offline => (true, "not checked (use --online)".to_owned()),
         Reach::Online => {
-            let (clients, clock) = (host.clients.clone(), host.clock.clone());
-            let client = RemoteModel::new((**remote).clone(), clients, clock, redactor);
-            let probe = client.probe().await;
+            let probe = ask(config, remote, host).await;
             let kept = match &probe {
                 Ok(probe) if host.has_ledger() => remember(remote, probe, host).await,
                 Ok(_) | Err(_) => Ok(()),

@@ -9,10 +9,12 @@ use serde_json::json;
 use sha2::{Digest as _, Sha256};
 
 use super::host::Host;
+use crate::agent::ModelError;
 use crate::clock::Clock;
-use crate::config::{Model, Provider, Remote};
-use crate::provider::{Lesson, Lessons, Probe};
-use crate::store::{DbError, Ledger, LessonRow, ModelKey, SaidRow, SharedLedger};
+use crate::config::{Config, Remote};
+use crate::provider::{Lesson, Lessons, Probe, RemoteModel};
+use crate::store::{DbError, Ledger, LedgerReader, LessonRow, ModelKey, SaidRow, SharedLedger};
+use crate::text::redact::Redactor;
 
 /// What the ledger has on models.
 #[derive(Debug, Clone, Default)]
@@ -26,10 +28,7 @@ impl Learned {
     ///
     /// *Errors*: [`DbError`].
     pub async fn read(host: &Host) -> Result<Self, DbError> {
-        let ledger = host.ledger.get().await?;
-        ledger
-            .read(|reader| Ok(Self { lessons: reader.lessons()?, said: reader.said_of_models()? }))
-            .await
+        host.ledger.get().await?.read(Self::of).await
     }
 
     /// Reads the ledger file of a state directory, whether or not a daemon is running; empty if there
@@ -37,10 +36,11 @@ impl Learned {
     ///
     /// *Errors*: [`DbError`].
     pub fn read_file(state: &Path) -> Result<Self, DbError> {
-        let found = Ledger::read_file(state, |reader| {
-            Ok(Self { lessons: reader.lessons()?, said: reader.said_of_models()? })
-        });
-        Ok(found?.unwrap_or_default())
+        Ok(Ledger::read_file(state, Self::of)?.unwrap_or_default())
+    }
+
+    fn of(reader: &LedgerReader<'_>) -> rusqlite::Result<Self> {
+        Ok(Self { lessons: reader.lessons()?, said: reader.said_of_models()? })
     }
 
     /// Returns the lessons about a model with its present settings.
@@ -55,18 +55,6 @@ impl Learned {
         let address = address_of(remote);
         self.said.iter().find(|row| row.address == address && row.model == remote.model)
     }
-}
-
-/// Returns the lessons about a model of the configuration; none for a scripted one.
-pub fn model_lessons<'a>(
-    model: &Model,
-    learned: &'a Learned,
-) -> impl Iterator<Item = &'a LessonRow> {
-    let key = match &model.provider {
-        Provider::Remote(remote) => Some(key_of(remote)),
-        Provider::Scripted(_) => None,
-    };
-    learned.lessons.iter().filter(move |row| Some(&row.key) == key.as_ref())
 }
 
 /// Returns the digest of the address of a model, which may contain a secret.
@@ -89,6 +77,19 @@ fn key_of(remote: &Remote) -> ModelKey {
         model: remote.model.clone(),
         settings: hex::encode(Sha256::digest(settings.to_string())),
     }
+}
+
+/// Asks a provider what it says of a model.
+///
+/// *Errors*: as [`RemoteModel::probe`].
+pub(super) async fn ask(
+    config: &Config,
+    remote: &Remote,
+    host: &Host,
+) -> Result<Probe, ModelError> {
+    let redactor = Redactor::new(&config.secrets);
+    let (clients, clock) = (host.clients.clone(), host.clock.clone());
+    RemoteModel::new(remote.clone(), clients, clock, redactor).probe().await
 }
 
 /// Remembers what a provider said of a model.

@@ -36,7 +36,7 @@ pub use ended::{Ended, tools_used, unknown_effects};
 pub use execute::execute;
 pub use host::{Host, RunError, is_disk_fault};
 pub use installation::{Reach, examine_config, examine_host, why_runs_cannot_begin};
-pub use lessons::{Learned, model_lessons};
+pub use lessons::Learned;
 pub use mcp::{Servers, least_rights};
 pub use model_view::{ModelValue, ModelView, ask_providers, model_views};
 pub use preflight::{connect, preflight};

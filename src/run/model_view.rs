@@ -8,12 +8,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::host::Host;
-use super::lessons::{Learned, remember};
+use super::lessons::{Learned, ask, remember};
 use crate::catalogue::{Facts, Origin, Price, Prices, SourceKind};
 use crate::config::{Config, Model, Priced, Provider, Remote, WireFormat};
-use crate::provider::{Probe, RemoteModel};
+use crate::provider::Probe;
 use crate::store::{LessonRow, SaidRow};
-use crate::text::redact::Redactor;
 
 /// A configured model.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -166,10 +165,7 @@ pub async fn ask_providers(config: &Config, host: &Host) -> Vec<String> {
         Provider::Scripted(_) => None,
     });
     let asked = remotes.map(|(name, remote)| async move {
-        let redactor = Redactor::new(&config.secrets);
-        let (clients, clock) = (host.clients.clone(), host.clock.clone());
-        let client = RemoteModel::new(remote.clone(), clients, clock, redactor);
-        match client.probe().await {
+        match ask(config, remote, host).await {
             Ok(probe) => remember(remote, &probe, host).await.err().map(|error| {
                 format!("`{name}`: failed to remember what the provider said: {error}")
             }),

@@ -12,12 +12,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::problem::Problem;
 use crate::clock::Clock;
-use crate::config::Config;
-use crate::config::Loaded;
+use crate::config::{Config, Loaded, Provider};
 use crate::daemon::{Command, Handle, StatusRefused, StatusReport};
 use crate::domain::RunId;
 use crate::process::HostWork;
-use crate::run::{Approvals, Host, Learned, model_lessons};
+use crate::run::{Approvals, Host, Learned};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, LedgerReader, RunFilter, RunSummary, StateDir, all_runs};
 
@@ -27,7 +26,8 @@ const FILES: Duration = Duration::from_secs(5);
 /// Returns the parameters that providers refuse for the models of a configuration.
 fn refused_parameters(config: &Config, learned: &Learned) -> Vec<StatusRefused> {
     let of_model = config.models.values().filter_map(|model| {
-        let lessons: Vec<_> = model_lessons(model, learned).collect();
+        let Provider::Remote(remote) = &model.provider else { return None };
+        let lessons: Vec<_> = learned.lessons_of(remote).collect();
         Some(StatusRefused {
             model: model.name.clone(),
             since: lessons.iter().map(|row| row.learned_at).max()?,

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Machine;
+use crate::agent::counters::Charge;
 use crate::agent::model::{ModelReply, RequestedCall};
 use crate::agent::tool::Toolbox;
 use crate::argv::parse_arguments;
@@ -73,8 +74,7 @@ pub(super) struct Timing {
 pub(super) struct ReplyFacts {
     /// The name of the model in the configuration; `None` for a message of the loop.
     pub(super) model: Option<String>,
-    pub(super) cost: Option<f64>,
-    pub(super) is_estimated: bool,
+    pub(super) charge: Charge,
     pub(super) cache_writes: CacheWrites,
     pub(super) timing: Timing,
 }
@@ -82,7 +82,7 @@ pub(super) struct ReplyFacts {
 pub(super) fn assistant_event(
     turn: &AssistantTurn,
     toolbox: &Toolbox,
-    ReplyFacts { model, cost, is_estimated, cache_writes, timing }: ReplyFacts,
+    ReplyFacts { model, charge, cache_writes, timing }: ReplyFacts,
 ) -> Event {
     let tool_calls: Vec<Value> = turn
         .tool_calls
@@ -117,8 +117,8 @@ pub(super) fn assistant_event(
         usage: turn.usage,
         cache_write_tokens: cache_writes.all,
         cache_write_long_tokens: cache_writes.long,
-        cost_usd: cost,
-        cost_estimated: is_estimated,
+        cost_usd: charge.usd,
+        cost_estimated: charge.is_estimated,
         model,
         elapsed_ms: u64::try_from(timing.elapsed.as_millis()).unwrap_or(u64::MAX),
         latency_ms: timing.latency_ms,

@@ -162,7 +162,7 @@ fn input(row: &Value, setup: &Setup, asked: &[Dispatch]) -> Input {
             first_token_ms: None,
             model: facts(setup),
             model_name: "m".into(),
-            cost: crate::agent::counters::Cost::Computed,
+            recorded: None,
             elapsed: Duration::from_secs(value["after_s"].as_u64().unwrap_or(1)),
         },
         "failed" => {

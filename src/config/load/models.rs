@@ -50,7 +50,7 @@ impl Loader<'_> {
             let script =
                 |path: &str| self.script(path, &file.document, &format!("{pointer}/script"));
             let mut diagnostics = Diagnostics::default();
-            let model = Model::from_raw(name, raw, (&catalogue, now), &mut diagnostics, script);
+            let model = Model::from_raw(name, raw, &catalogue, now, &mut diagnostics, script);
             let price = format!("{pointer}/price");
             if file.value.pointer(&price) != file.document.value.pointer(&price) {
                 // The schema check has reported why a part of the price is missing.

@@ -10,7 +10,7 @@ mod request;
 
 use serde_json::Value;
 
-use super::format::{Format, Outgoing, Reader, derived_id, wire_id};
+use super::format::{Format, Outgoing, Reader, derived_id, remove_fields, wire_id};
 use super::refusal::Optional;
 use crate::agent::ModelRequest;
 use crate::config::Remote;
@@ -100,11 +100,7 @@ impl Format for OpenaiChat {
     }
 
     fn strip_reasoning(&self, body: &mut Value) -> bool {
-        let messages = body.get_mut("messages").and_then(Value::as_array_mut);
-        let objects = messages.into_iter().flatten().filter_map(Value::as_object_mut);
-        objects.fold(false, |had, message| {
-            let fields = ["reasoning_content", "reasoning", "reasoning_details"];
-            fields.iter().fold(had, |had, field| message.shift_remove(*field).is_some() || had)
-        })
+        let fields = ["reasoning_content", "reasoning", "reasoning_details"];
+        remove_fields(body, "messages", &fields)
     }
 }
