@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::counters::{BrokenOff, Charge, Counters};
+use super::counters::{Charge, Counters};
 use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, Settled};
 use super::model::{ErrorClass, ModelError, ModelReply};
 use super::prompt::SystemPrompt;
@@ -136,6 +136,8 @@ pub struct Machine {
     window: Option<Window>,
     detections: u64,
     over_window: bool,
+    /// Whether a transcript shows that the next request was made.
+    was_asked: bool,
     noticed: BTreeSet<&'static str>,
     /// Time from the start of the run to the last reply.
     elapsed: Duration,
@@ -175,6 +177,7 @@ impl Machine {
             calls_denied_by_budget: false,
             detections: 0,
             over_window: false,
+            was_asked: false,
             noticed: BTreeSet::new(),
             elapsed: Duration::ZERO,
         }
@@ -219,11 +222,6 @@ impl Machine {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
-    }
-
-    /// Counts the usage and the cost of model calls that broke off.
-    pub(super) fn charge(&mut self, broken_off: &BrokenOff) {
-        self.counters.add(broken_off);
     }
 
     /// Handles an input. Returns the events to record and the action to perform after them.

@@ -15,6 +15,7 @@ use super::dispatch::{CallOutcome, Planned, Settled};
 use super::machine::{Action, Input, Machine, malformed_reason};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use super::rules::ModelFacts;
+use super::stop::BUDGET;
 use super::tool::CallOutput;
 use super::untrusted::Marker;
 use crate::catalogue::CacheWrites;
@@ -128,16 +129,21 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
     let of_loop = sources.events.iter().filter(|event| is_of_loop(event) && !is_of_precheck(event));
     let mut events = of_loop.peekable();
     let start = RecordedStart::find(sources.events).and_then(|start| start.task);
+    machine.set_was_asked(events.clone().any(passes_limits));
     let mut step = machine.step(Input::Start(start.unwrap_or_else(|| sources.task.clone())));
     loop {
         let mut made = std::mem::take(&mut step.events).into_iter();
         while let (Some(event), Some(recorded)) = (made.as_slice().first(), events.peek()) {
-            if !is_same_kind(event, recorded) {
-                return Err(diverged(event, recorded));
+            match (is_same_kind(event, recorded), is_of_window(event), is_of_window(recorded)) {
+                (true, ..) => drop((made.next(), events.next())),
+                // The window, or what is known of it, has changed since.
+                (false, true, _) => drop(made.next()),
+                (false, false, true) => drop(events.next()),
+                (false, false, false) => return Err(diverged(event, recorded)),
             }
-            made.next();
-            events.next();
         }
+        events.next_if(|recorded| made.as_slice().is_empty() && is_of_window(recorded));
+        machine.set_was_asked(false);
         let missing: Vec<Event> = made.collect();
         if !missing.is_empty() {
             return Ok(Rebuilt::Act { events: missing, action: step.action });
@@ -175,6 +181,7 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                 // The calls of the last reply are counted once the rest is dispatched.
                 let settled = lines.settled(machine);
                 let decided = if lines.have_ended(next) { settled } else { BTreeMap::new() };
+                machine.set_was_asked(events.clone().skip(1).any(passes_limits));
                 step = machine.replay(input, &decided);
                 continue;
             }
@@ -192,8 +199,31 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
             }
             _ => return Err(RebuildError::Ending),
         };
+        // The event of a failed request is still to come.
+        let own = usize::from(matches!(input, Input::ModelFailed(_)));
+        machine.set_was_asked(events.clone().skip(own).any(passes_limits));
         step = machine.step(input);
     }
+}
+
+/// Tells whether an event shows that the limits allowed the next request, or that it was made.
+fn passes_limits(event: &Event) -> bool {
+    is_of_window(event)
+        || match event {
+            Event::SteeringInjected { source, .. } => source == BUDGET,
+            Event::Error { code, .. } => ErrorClass::parse(code).is_some(),
+            event => matches!(
+                event,
+                Event::AssistantTextEnd { .. }
+                    | Event::UserInput { source: InputSource::Correction, .. }
+                    | Event::Warning { usage: Some(_), .. }
+            ),
+        }
+}
+
+/// Tells whether an event is a warning about the context window.
+fn is_of_window(event: &Event) -> bool {
+    matches!(event, Event::Warning { code, usage: None, .. } if code == "context_window")
 }
 
 /// Tells whether an event belongs to the call of the precheck.

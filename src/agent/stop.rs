@@ -9,6 +9,9 @@ use tokio::time::Instant;
 use crate::config::Limits;
 use crate::domain::{Event, Stop, StopReason};
 
+/// The source of a steering turn about a budget that is almost used.
+pub(super) const BUDGET: &str = "budget";
+
 /// Signals that a run must end: it was stopped, or its deadline has passed.
 #[derive(Debug, Clone)]
 pub struct StopSignal {

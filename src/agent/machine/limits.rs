@@ -3,8 +3,9 @@
 use serde_json::Number;
 
 use super::{Action, Machine};
+use crate::agent::counters::BrokenOff;
 use crate::agent::repetition::signature;
-use crate::agent::stop::outer_limit;
+use crate::agent::stop::{BUDGET, outer_limit};
 use crate::catalogue::{CacheWrites, Price};
 use crate::domain::{Event, StopReason, Turn, Usage};
 
@@ -19,6 +20,17 @@ const NOTICE_PERCENT: u64 = 80;
 const SHORTEST_REPLY: u32 = 64;
 
 impl Machine {
+    /// Counts the usage and the cost of model calls that broke off.
+    pub(in crate::agent) fn charge(&mut self, broken_off: &BrokenOff) {
+        self.counters.add(broken_off);
+    }
+
+    /// Sets whether a transcript shows that the next request was made. Then the limits that depend on
+    /// the price or on an estimate of tokens are not checked again: both may have changed since.
+    pub(in crate::agent) fn set_was_asked(&mut self, was_asked: bool) {
+        self.was_asked = was_asked;
+    }
+
     /// Checks whether the calls of the last reply complete a repetition. The third detection ends
     /// the run.
     pub(super) fn detect_repetition(&mut self, events: &mut Vec<Event>) -> Option<Action> {
@@ -93,7 +105,7 @@ impl Machine {
             );
         }
         let input = self.estimate();
-        if let Some(most) = limits.max_tokens
+        if let Some(most) = limits.max_tokens.filter(|_| !self.was_asked)
             && self.counters.usage.total().saturating_add(input) > most
         {
             events.push(Event::TurnLimit { limit: "max_tokens".to_owned(), value: most.into() });
@@ -108,7 +120,7 @@ impl Machine {
                 events,
             );
         }
-        if let Some(most) = limits.max_cost_usd
+        if let Some(most) = limits.max_cost_usd.filter(|_| !self.was_asked)
             && let Some(action) = self.stop_at_cost(most, input, events)
         {
             return action;
@@ -215,13 +227,13 @@ impl Machine {
             && spent >= most * 0.8
             && self.noticed.insert("cost")
         {
-            self.steer(format!("{spent:.4} of {most} USD spent. Wrap up now: finish the essential work and give the final answer."), "budget", events);
+            self.steer(format!("{spent:.4} of {most} USD spent. Wrap up now: finish the essential work and give the final answer."), BUDGET, events);
         }
         for (name, used, most) in budgets {
             if used.saturating_mul(100) >= most.saturating_mul(NOTICE_PERCENT)
                 && self.noticed.insert(name)
             {
-                self.steer(format!("Budget of {name}: {used} of {most} used. Wrap up now: finish the essential work and give the final answer."), "budget", events);
+                self.steer(format!("Budget of {name}: {used} of {most} used. Wrap up now: finish the essential work and give the final answer."), BUDGET, events);
             }
         }
     }

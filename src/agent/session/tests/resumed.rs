@@ -151,6 +151,7 @@ impl Case {
             max_iterations: self.max_iterations,
             error_threshold: self.error_threshold,
             max_tool_calls: 6,
+            max_cost_usd: Some(1000.0),
             ..limits()
         };
         let approval = crate::config::Approval {
@@ -181,6 +182,12 @@ impl Case {
     }
 
     async fn play(&self, before: &[Event]) -> Played {
+        // A price with which no run reaches a limit.
+        self.play_knowing(before, &Prices::flat(1.0, 2.0), 1000).await
+    }
+
+    /// Plays the session with these prices and this context window.
+    async fn play_knowing(&self, before: &[Event], prices: &Prices, window: u64) -> Played {
         let record = Arc::new(Record::default());
         let (_keep, stop) = watch::channel(None);
         let seen = Arc::new(Mutex::new(Vec::new()));
@@ -195,11 +202,12 @@ impl Case {
             "look" => Some(ShownAs { name: "peek".into(), parameters: &[("at", "where")] }),
             name => Some(ShownAs::itself(name)),
         };
-        // A price with which no run reaches a limit.
-        let prices = Prices::flat(1.0, 2.0);
         let price = prices.at(SystemClock.now());
-        let facts =
-            |window| ModelFacts { price, context_window: window, characters_per_token: None };
+        let facts = |times| ModelFacts {
+            price,
+            context_window: window * times,
+            characters_per_token: None,
+        };
         let model = |name: &str, is_spare, facts| ModelInUse {
             name: name.into(),
             model: Arc::new(Steps { steps: self.steps.clone(), is_spare, seen: seen.clone() }),
@@ -216,12 +224,12 @@ impl Case {
         };
         let system = SystemPrompt { text: "system".into(), stable: 3, repository };
         let toolbox = Arc::new(Toolbox::new(tools, shown));
-        let mut machine = Machine::new(self.rules(), facts(1000), toolbox, system);
+        let mut machine = Machine::new(self.rules(), facts(1), toolbox, system);
         let marker = Marker::new([0; 32]);
         let sources = Sources {
             events: before,
             marker: &marker,
-            model: &|name| facts(if name == Some("spare") { 2000 } else { 1000 }),
+            model: &|name| facts(if name == Some("spare") { 2 } else { 1 }),
             image: &|_| Some(image()),
             task: "task".into(),
         };
@@ -232,7 +240,7 @@ impl Case {
             approver: Arc::new(self.approver),
             clock: Arc::new(SystemClock),
             machine,
-            models: vec![model("first", false, facts(1000)), model("spare", true, facts(2000))],
+            models: vec![model("first", false, facts(1)), model("spare", true, facts(2))],
             marker: marker.clone(),
             sink: record.clone(),
             stop: StopSignal::new(stop, Instant::now() + Duration::from_hours(1)),
@@ -363,6 +371,23 @@ proptest! {
                     prop_assert_eq!(&seen, &whole.seen, "cut after {} and {}", cut, again);
                 }
             }
+        }
+    }
+
+    /// What is known of a model may change while a session is cut off: the catalogue, a price of the
+    /// night, an answer of the provider.
+    #[test]
+    fn a_session_resumes_although_its_model_has_another_price_and_window(
+        case in case(),
+        window in prop::sample::select(vec![1, 40, 1000, 1_000_000]),
+        is_narrower in any::<bool>(),
+    ) {
+        let (cheap, dear) = (Prices::flat(1.0, 2.0), Prices::flat(1e9, 1e9));
+        let first = if is_narrower { 1_000_000 } else { 1 };
+        let whole = runtime().block_on(case.play_knowing(&[], &cheap, first));
+        for cut in 1..=whole.events.len() {
+            let resumed = runtime().block_on(case.play_knowing(&whole.events[..cut], &dear, window));
+            prop_assert!(resumed.result.is_ok(), "cut after {}: {:?}", cut, resumed.result.err());
         }
     }
 }
