@@ -6,7 +6,6 @@ mod lists;
 mod precheck;
 mod slots;
 
-use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -22,7 +21,7 @@ use super::web::hosts;
 use super::{AllowedHost, Environment, ExecutionTarget, McpServer, SandboxMode, Settings, Skill};
 use crate::argv::{ArgumentConditions, Diagnostics};
 use crate::domain::{JobName, ToolName};
-use crate::schedule::{Expression, Schedule, ScheduleError};
+use crate::schedule::{Expressions, Schedule};
 use crate::text::template::Template;
 
 pub use precheck::{Precheck, RunWhen};
@@ -117,6 +116,18 @@ pub struct Policy {
     pub deny: BTreeSet<String>,
     /// For each skill with `allowed-tools`: its name and the tools that it allows.
     pub narrowed: Vec<(String, BTreeSet<String>)>,
+}
+
+impl Policy {
+    /// Tells whether the job may use no tool at all.
+    #[must_use]
+    pub fn admits_no_tool(&self) -> bool {
+        let reads = match &self.read {
+            ReadPolicy::All => true,
+            ReadPolicy::Only(names) => !names.is_empty(),
+        };
+        !reads && self.write.is_empty() && self.admin.is_empty()
+    }
 }
 
 /// The limits of a run.
@@ -274,20 +285,8 @@ pub(crate) struct JobContext<'a> {
     pub(crate) prompt_file: &'a dyn Fn(&str) -> Result<String, String>,
     /// Reads a file relative to the configuration directory.
     pub(crate) beside: &'a dyn Fn(&str) -> Result<String, String>,
-    /// The cron expressions parsed so far. Jobs share them because a parsed expression takes 5 KB.
-    pub(crate) expressions: &'a RefCell<BTreeMap<String, Expression>>,
+    pub(crate) expressions: &'a Expressions,
     pub(crate) now: DateTime<Utc>,
-}
-
-impl JobContext<'_> {
-    fn expression(&self, text: &str) -> Result<Expression, ScheduleError> {
-        if let Some(parsed) = self.expressions.borrow().get(text) {
-            return Ok(parsed.clone());
-        }
-        let parsed = Expression::parse(text)?;
-        self.expressions.borrow_mut().insert(text.to_owned(), parsed.clone());
-        Ok(parsed)
-    }
 }
 
 /// Collects the errors and warnings of a job.

@@ -27,6 +27,7 @@ use super::{
 };
 use crate::argv::{Diagnostic, Diagnostics};
 use crate::domain::{JobName, ToolName};
+use crate::schedule::Expressions;
 use crate::text::redact::{Redactor, Secret};
 
 /// A checked configuration. It never changes; a reload creates a new one.
@@ -366,7 +367,7 @@ impl Loader<'_> {
                 .map(|(_, text)| text)
                 .map_err(|error| format!("{}: {}", error.file, error.message))
         };
-        let (expressions, local) = (RefCell::default(), &settings.local_zone);
+        let (expressions, local) = (Expressions::default(), &settings.local_zone);
         for file in files {
             let own = defaults_of(file).unwrap_or_default();
             let own = self.checked_defaults(own, &file.document, names, local);

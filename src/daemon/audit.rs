@@ -10,7 +10,7 @@ use std::ops::Bound;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
-use crate::schedule::Schedule;
+use crate::schedule::{Expressions, Schedule};
 use crate::store::{LedgerReader, Period, SlotRow};
 
 /// A due time without a slot, or a slot without a due time.
@@ -75,8 +75,9 @@ pub fn audit(
     jitter: impl Fn(&str) -> std::time::Duration,
     now: DateTime<Utc>,
 ) -> rusqlite::Result<AuditReport> {
-    let periods: Vec<Audited> =
-        reader.periods(job)?.into_iter().map(audited).collect::<Result<_, _>>()?;
+    let expressions = Expressions::default();
+    let periods = reader.periods(job)?.into_iter().map(|period| audited(period, &expressions));
+    let periods: Vec<Audited> = periods.collect::<Result<_, _>>()?;
     let slots = reader.slots(job, None, None)?;
     let restored_at = reader.restored_at()?;
     let mut rows = Rows::new(&slots);
@@ -215,8 +216,8 @@ impl<'a> Rows<'a> {
 /// Reads the schedule of a period.
 ///
 /// *Errors*: it is invalid. Without it, we cannot tell whether a due time was missed.
-fn audited(period: Period) -> rusqlite::Result<Audited> {
-    let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
+fn audited(period: Period, expressions: &Expressions) -> rusqlite::Result<Audited> {
+    let Some(schedule) = expressions.schedule(&period.schedule, &period.zone) else {
         let Period { job, schedule, zone, .. } = period;
         let why = format!("the schedule of job `{job}` is invalid: {schedule} in {zone}");
         let kind = rusqlite::types::Type::Text;

@@ -6,8 +6,10 @@
 
 mod advice;
 mod expression;
+mod expressions;
 mod gap;
 mod jitter;
 
 pub use expression::{Expression, Folded, Schedule, ScheduleError, SkippedTime};
+pub use expressions::Expressions;
 pub use jitter::jitter;

@@ -95,6 +95,14 @@ pub(super) const SCHEMA: Schema = Schema {
             address TEXT NOT NULL, model TEXT NOT NULL, said TEXT NOT NULL, said_at INTEGER NOT NULL,
             PRIMARY KEY (address, model)
         ) WITHOUT ROWID;
+    ", "
+        CREATE INDEX slots_to_check ON slots (job) WHERE state IN ('queued', 'running') OR typeof(job) <> 'text' OR typeof(epoch) <> 'integer'
+             OR typeof(due_at) <> 'integer' OR due_at NOT BETWEEN 0 AND 253402300799999 OR typeof(state) <> 'text'
+             OR typeof(run_id) NOT IN ('text', 'null') OR typeof(decided_at) <> 'integer'
+             OR decided_at NOT BETWEEN 0 AND 253402300799999 OR typeof(reason) <> 'text' OR typeof(zone) <> 'text'
+             OR typeof(until) NOT IN ('integer', 'null') OR until NOT BETWEEN 0 AND 253402300799999
+             OR typeof(count) <> 'integer' OR count NOT BETWEEN 1 AND 4294967295 OR typeof(is_backfill) <> 'integer';
+        CREATE INDEX record_ends_to_check ON record_ends (run_id) WHERE typeof(run_id) <> 'text' OR typeof(lines) <> 'integer' OR lines < 0 OR typeof(hash) <> 'text';
     "],
 };
 

@@ -20,7 +20,7 @@ use super::plans::{digests, plan};
 use super::queue::{QUEUE_COLUMNS, queued, record_end};
 use super::run_dir::StateDir;
 use crate::domain::RunId;
-use crate::schedule::Schedule;
+use crate::schedule::Expressions;
 
 /// A row that could not be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -48,14 +48,24 @@ enum Moves {
     Stays,
 }
 
+/// Which rows of a table may be unreadable.
+enum Search {
+    Every,
+    /// At most those of a partial index, so that a start does not take longer with a longer history.
+    Indexed {
+        index: &'static str,
+        /// The condition of the index, word for word.
+        filter: &'static str,
+    },
+}
+
 /// How the rows of a table are read, and how one that cannot be read ends.
 struct Table {
     name: &'static str,
     key: &'static [&'static str],
     columns: &'static str,
-    /// Selects at least the rows that cannot be read.
-    filter: &'static str,
-    read: fn(&Row<'_>) -> rusqlite::Result<()>,
+    search: Search,
+    read: fn(&Row<'_>, &Expressions) -> rusqlite::Result<()>,
     moves: Moves,
     /// Ends what a row stands for; returns what became of it, for the operator.
     end: fn(&Connection, &Loss<'_>) -> rusqlite::Result<String>,
@@ -67,8 +77,8 @@ const TABLES: &[Table] = &[
         name: "queue",
         key: &["run_id"],
         columns: QUEUE_COLUMNS,
-        filter: "true",
-        read: |row| queued(row).map(drop),
+        search: Search::Every,
+        read: |row, _| queued(row).map(drop),
         moves: Moves::Aside,
         end: end_queued_run,
     },
@@ -77,12 +87,15 @@ const TABLES: &[Table] = &[
         key: &["job", "epoch", "due_at"],
         columns: SLOT_COLUMNS,
         // A slot that is over is only read if a cell has another type than it should have.
-        filter: "state IN ('queued', 'running') OR typeof(job) <> 'text' OR typeof(epoch) <> 'integer'
-             OR typeof(due_at) <> 'integer' OR due_at NOT BETWEEN 0 AND 253402300799999 OR typeof(state) <> 'text'
-             OR typeof(run_id) NOT IN ('text', 'null') OR typeof(decided_at) <> 'integer'
-             OR decided_at NOT BETWEEN 0 AND 253402300799999 OR typeof(reason) <> 'text' OR typeof(zone) <> 'text'
-             OR typeof(until) NOT IN ('integer', 'null') OR until NOT BETWEEN 0 AND 253402300799999
-             OR typeof(count) <> 'integer' OR count NOT BETWEEN 1 AND 4294967295 OR typeof(is_backfill) <> 'integer'",
+        search: Search::Indexed {
+            index: "slots_to_check",
+            filter: "state IN ('queued', 'running') OR typeof(job) <> 'text' OR typeof(epoch) <> 'integer'
+                 OR typeof(due_at) <> 'integer' OR due_at NOT BETWEEN 0 AND 253402300799999 OR typeof(state) <> 'text'
+                 OR typeof(run_id) NOT IN ('text', 'null') OR typeof(decided_at) <> 'integer'
+                 OR decided_at NOT BETWEEN 0 AND 253402300799999 OR typeof(reason) <> 'text' OR typeof(zone) <> 'text'
+                 OR typeof(until) NOT IN ('integer', 'null') OR until NOT BETWEEN 0 AND 253402300799999
+                 OR typeof(count) <> 'integer' OR count NOT BETWEEN 1 AND 4294967295 OR typeof(is_backfill) <> 'integer'",
+        },
         read: read_slot,
         moves: Moves::Aside,
         end: end_slot,
@@ -91,7 +104,7 @@ const TABLES: &[Table] = &[
         name: "periods",
         key: &["rowid"],
         columns: PERIOD_COLUMNS,
-        filter: "true",
+        search: Search::Every,
         read: read_period,
         moves: Moves::Aside,
         end: |_, _| {
@@ -102,8 +115,8 @@ const TABLES: &[Table] = &[
         name: "pauses",
         key: &["job"],
         columns: "job, paused_at, note",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _): (String, Option<String>) = (row.get(0)?, row.get(2)?);
             time(row, 1).map(drop)
         },
@@ -114,8 +127,8 @@ const TABLES: &[Table] = &[
         name: "failures",
         key: &["job"],
         columns: "job, count",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _): (String, u32) = (row.get(0)?, row.get(1)?);
             Ok(())
         },
@@ -126,8 +139,8 @@ const TABLES: &[Table] = &[
         name: "given_up",
         key: &["run_id"],
         columns: "run_id, reason",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _): (String, String) = (row.get(0)?, row.get(1)?);
             Ok(())
         },
@@ -138,8 +151,8 @@ const TABLES: &[Table] = &[
         name: "cancelled_runs",
         key: &["run_id"],
         columns: "run_id, uid, user",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _, _): (String, Option<u32>, Option<String>) =
                 (row.get(0)?, row.get(1)?, row.get(2)?);
             Ok(())
@@ -151,8 +164,11 @@ const TABLES: &[Table] = &[
         name: "record_ends",
         key: &["run_id"],
         columns: "lines, hash, run_id",
-        filter: "typeof(run_id) <> 'text' OR typeof(lines) <> 'integer' OR lines < 0 OR typeof(hash) <> 'text'",
-        read: |row| {
+        search: Search::Indexed {
+            index: "record_ends_to_check",
+            filter: "typeof(run_id) <> 'text' OR typeof(lines) <> 'integer' OR lines < 0 OR typeof(hash) <> 'text'",
+        },
+        read: |row, _| {
             let _: String = row.get(2)?;
             record_end(row).map(drop)
         },
@@ -163,8 +179,8 @@ const TABLES: &[Table] = &[
         name: "reservations",
         key: &["run_id", "scope"],
         columns: "run_id, scope, day, amount",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _, _): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
             amount(row, 3)
         },
@@ -175,8 +191,8 @@ const TABLES: &[Table] = &[
         name: "budget_days",
         key: &["scope", "day"],
         columns: "scope, day, amount",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _): (String, String) = (row.get(0)?, row.get(1)?);
             amount(row, 2)
         },
@@ -185,10 +201,10 @@ const TABLES: &[Table] = &[
     },
     Table {
         name: "lessons",
-        key: &["address", "model", "parameter"],
+        key: &["address", "model", "settings", "parameter"],
         columns: "address, model, settings, parameter, said, learned_at",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _, _): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
             let (_, _): (String, String) = (row.get(3)?, row.get(4)?);
             time(row, 5).map(drop)
@@ -200,8 +216,8 @@ const TABLES: &[Table] = &[
         name: "said_of_models",
         key: &["address", "model"],
         columns: "address, model, said, said_at",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _, _): (String, String, String) = (row.get(0)?, row.get(1)?, row.get(2)?);
             time(row, 3).map(drop)
         },
@@ -212,8 +228,8 @@ const TABLES: &[Table] = &[
         name: "prechecks",
         key: &["job"],
         columns: "job, answer",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let (_, _): (String, String) = (row.get(0)?, row.get(1)?);
             Ok(())
         },
@@ -224,8 +240,8 @@ const TABLES: &[Table] = &[
         name: "plans",
         key: &["plan_id"],
         columns: "state, plan, plan_id",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let _: String = row.get(2)?;
             plan(row).map(drop)
         },
@@ -236,8 +252,8 @@ const TABLES: &[Table] = &[
         name: "mcp_pins",
         key: &["server"],
         columns: "pins, server",
-        filter: "true",
-        read: |row| {
+        search: Search::Every,
+        read: |row, _| {
             let _: String = row.get(1)?;
             digests(row).map(drop)
         },
@@ -250,7 +266,7 @@ const TABLES: &[Table] = &[
         name: "meta",
         key: &["name"],
         columns: "name, value",
-        filter: "true",
+        search: Search::Every,
         read: read_meta,
         moves: Moves::Aside,
         end: restore_epoch,
@@ -291,13 +307,17 @@ impl Table {
         state: &StateDir,
         now: DateTime<Utc>,
     ) -> rusqlite::Result<Vec<Unreadable>> {
-        let Self { name, columns, filter, .. } = self;
-        let mut query =
-            connection.prepare(&format!("SELECT {columns} FROM {name} WHERE {filter}"))?;
+        let Self { name, columns, .. } = self;
+        let only = match self.search {
+            Search::Every => String::new(),
+            Search::Indexed { index, filter } => format!("INDEXED BY {index} WHERE {filter}"),
+        };
+        let mut query = connection.prepare(&format!("SELECT {columns} FROM {name} {only}"))?;
         let mut rows = query.query([])?;
+        let expressions = Expressions::default();
         let mut bad = Vec::new();
         while let Some(row) = rows.next()? {
-            if let Err(error) = (self.read)(row) {
+            if let Err(error) = (self.read)(row, &expressions) {
                 bad.push((Cells::of(row)?, error.to_string()));
             }
         }
@@ -329,7 +349,7 @@ impl Table {
     }
 }
 
-fn read_slot(row: &Row<'_>) -> rusqlite::Result<()> {
+fn read_slot(row: &Row<'_>, _: &Expressions) -> rusqlite::Result<()> {
     let slot = slot_row(row)?;
     let is_open = slot.state == SlotState::Queued || slot.state == SlotState::Running;
     let has_run = slot.run_id.as_deref().is_some_and(|id| RunId::parse(id).is_ok());
@@ -339,18 +359,19 @@ fn read_slot(row: &Row<'_>) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn read_period(row: &Row<'_>) -> rusqlite::Result<()> {
+fn read_period(row: &Row<'_>, expressions: &Expressions) -> rusqlite::Result<()> {
     let period = period(row)?;
     // Otherwise, the start would count due times of decades.
     if period.settled < period.began || period.ended.is_some_and(|ended| ended < period.settled) {
         return Err(unexpected(6, "its times are not in order"));
     }
-    Schedule::from_record(&period.schedule, &period.zone)
+    expressions
+        .schedule(&period.schedule, &period.zone)
         .map(drop)
         .ok_or_else(|| unexpected(3, "the schedule is invalid"))
 }
 
-fn read_meta(row: &Row<'_>) -> rusqlite::Result<()> {
+fn read_meta(row: &Row<'_>, _: &Expressions) -> rusqlite::Result<()> {
     let (name, value): (String, i64) = (row.get(0)?, row.get(1)?);
     if name != "epoch" {
         return moment_of(value, 1).map(drop);

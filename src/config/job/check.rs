@@ -107,7 +107,7 @@ impl JobChecker<'_> {
         let now = self.ctx.now;
         let mut expressions = Vec::new();
         for (pointer, text) in &texts {
-            let parsed = self.ctx.expression(text);
+            let parsed = self.ctx.expressions.parse(text);
             match parsed.and_then(|parsed| Ok((parsed.comes_due(zone, now)?, parsed))) {
                 Err(error) => self.error(pointer, error.to_string()),
                 Ok((comes_due, parsed)) => {

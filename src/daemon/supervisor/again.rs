@@ -157,6 +157,7 @@ fn reason(row: &SlotRow, by: Option<&Person>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::schedule::Expressions;
 
     fn at(hour: i64) -> DateTime<Utc> {
         DateTime::UNIX_EPOCH + TimeDelta::hours(hour)
@@ -173,7 +174,8 @@ mod tests {
 
     #[test]
     fn a_due_time_knows_its_place_in_a_span_of_the_same_schedule() {
-        let schedule = Schedule::from_record(r#"{"cron": ["0 * * * *"]}"#, "UTC").unwrap();
+        let schedule =
+            Expressions::default().schedule(r#"{"cron": ["0 * * * *"]}"#, "UTC").unwrap();
         let span = row(serde_json::json!({"due_at": at(10), "until": at(209), "count": 200}));
         let due_times: Vec<_> = (13..16).map(at).collect();
         let places = due_times_of(&span, &due_times, &schedule);
@@ -192,7 +194,8 @@ mod tests {
 
     #[test]
     fn the_newest_row_of_a_due_time_counts() {
-        let schedule = Schedule::from_record(r#"{"cron": ["0 * * * *"]}"#, "UTC").unwrap();
+        let schedule =
+            Expressions::default().schedule(r#"{"cron": ["0 * * * *"]}"#, "UTC").unwrap();
         let of = |hour, epoch, state: &str, run_id: &str| {
             row(
                 serde_json::json!({"due_at": at(hour), "epoch": epoch, "state": state, "run_id": run_id}),

@@ -16,7 +16,7 @@ use crate::daemon::fold::{Due, fold};
 use crate::daemon::views::starts_at;
 use crate::domain::{Event, Outcome, Person, RunId, SessionStart, StopReason, Trigger};
 use crate::run::TriggerFacts;
-use crate::schedule::Schedule;
+use crate::schedule::{Expressions, Schedule};
 use crate::store::{
     DbError, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, known, read_lines,
 };
@@ -43,10 +43,11 @@ impl Supervisor {
         let epoch = self.epoch;
         let mut missed: Vec<Slot> = Vec::new();
         let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
+        let expressions = Expressions::default();
         for mut period in
             periods.into_iter().filter(|period| period.ended.is_none() && period.epoch == epoch)
         {
-            let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
+            let Some(schedule) = expressions.schedule(&period.schedule, &period.zone) else {
                 continue;
             };
             let is_configured = self.has_schedule(&period);
@@ -107,11 +108,12 @@ impl Supervisor {
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
+        let expressions = Expressions::default();
         for period in periods {
             let Some(ended) = period.ended.filter(|ended| *ended > period.settled) else {
                 continue;
             };
-            let Some(schedule) = Schedule::from_record(&period.schedule, &period.zone) else {
+            let Some(schedule) = expressions.schedule(&period.schedule, &period.zone) else {
                 continue;
             };
             let dues = self.undecided((&period, &schedule), Some(ended), ended).await?;

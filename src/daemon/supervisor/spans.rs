@@ -86,6 +86,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::schedule::Expressions;
     use crate::store::SlotState;
 
     fn slot(minute: i64, state: SlotState) -> Slot {
@@ -112,7 +113,7 @@ mod tests {
         fn spans_account_for_exactly_the_merged_slots(
             parts in prop::collection::vec((0i64..260, any::<bool>(), 0i64..3), 0..8),
         ) {
-            let schedule = Schedule::from_record(r#"{"cron": ["* * * * *"]}"#, "UTC").unwrap();
+            let schedule = Expressions::default().schedule(r#"{"cron": ["* * * * *"]}"#, "UTC").unwrap();
             let mut slots = Vec::new();
             let mut minute = 0;
             for (count, is_missed, gap) in parts {
