@@ -34,6 +34,8 @@ pub struct ModelRequest<'a> {
     /// Whether the last answer was cut off by the limit of output tokens. The request then asks for
     /// a higher limit, as far as the model and `max_output_tokens` allow.
     pub follows_cut: bool,
+    /// An estimate of the tokens of the whole request.
+    pub input_tokens: u64,
 }
 
 /// A tool call as the provider sent it, unvalidated and untrusted.

@@ -425,10 +425,11 @@ impl Session {
             tools: machine.toolbox().offered(),
             max_output_tokens: machine.reply_limit(price),
             follows_cut: machine.follows_cut(),
+            input_tokens: machine.estimate(),
         };
         self.parts.sink.live(LiveEvent::AssistantTextStart);
         let mut attempt = Attempt {
-            input_tokens: machine.estimate(),
+            input_tokens: request.input_tokens,
             price,
             deltas,
             broken_off: &self.broken_off,

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::profile::Profile;
 use super::raw::RawProfile;
-use crate::catalogue::{ChatRules, Effort, Traits};
+use crate::catalogue::{ChatRules, Effort, ReasoningForm, Traits};
 
 /// The default limit of output tokens, which leaves room for reasoning, and the one from the effort
 /// `high` on.
@@ -148,12 +148,18 @@ impl Remote {
     }
 
     /// Returns the limit of output tokens for a request after an answer that the server's own limit cut
-    /// off: half of the window at most.
+    /// off: what the model can write, or at most half of the window if that is unknown.
     #[must_use]
     pub fn raised_output_tokens(&self) -> u32 {
         let half = u32::try_from(self.context_window() / 2).unwrap_or(u32::MAX);
-        let most = self.traits.output_limit.unwrap_or(OUTPUT_TOKENS_OF_HIGH_EFFORT);
-        most.min(half)
+        self.traits.output_limit.unwrap_or(OUTPUT_TOKENS_OF_HIGH_EFFORT.min(half))
+    }
+
+    /// Returns the effort that requests ask for. A model that does not reason rejects even `none`.
+    #[must_use]
+    pub fn sent_effort(&self) -> Option<Effort> {
+        let cannot = self.traits.reasoning == Some(ReasoningForm::None);
+        self.reasoning_effort.filter(|effort| *effort != Effort::None || !cannot)
     }
 
     /// Returns the limit of output tokens for a request that sets none: as much as leaves room for

@@ -10,10 +10,11 @@ use std::borrow::Cow;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::body::remove_entries;
 use super::failure;
 use super::format::{
     Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_named, list, malformed,
-    number, parse, remove_entries, set, text,
+    number, parse, set, text,
 };
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};

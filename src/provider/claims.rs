@@ -90,6 +90,9 @@ fn of_object(object: &Value) -> Vec<Claim> {
         let code = object.get("code").and_then(Value::as_str).unwrap_or_default().to_owned();
         let message = text("message").to_owned();
         claims.push(Claim { parameter: Some(name.to_owned()), code, message });
+    } else if let Some(message) = named.filter(|text| text.contains(' ')) {
+        // MiMo writes its message here.
+        claims.push(Claim { parameter: None, code, message: message.to_owned() });
     }
     if let Some(path) = object.get("loc").and_then(Value::as_array) {
         let parts = path.iter().map(|part| part.as_str().map_or(part.to_string(), str::to_owned));

@@ -33,11 +33,13 @@ pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Opt
     let known = settings.traits.output_limit;
     let own = match settings.sent_output_tokens() {
         Some(own) if request.follows_cut => {
-            let raised = own.saturating_mul(RAISE);
-            Some(known.map_or(raised, |known| raised.min(known.max(own))))
+            let most = known.map_or(u32::MAX, |known| known.max(own));
+            Some(own.saturating_mul(RAISE).min(most).min(room(settings, request).max(own)))
         }
         // The limit of the server cut the answer off.
-        None if request.follows_cut => Some(settings.raised_output_tokens()),
+        None if request.follows_cut => {
+            Some(settings.raised_output_tokens().min(room(settings, request)))
+        }
         own => own,
     };
     match (own, request.max_output_tokens) {
@@ -47,43 +49,11 @@ pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Opt
     }
 }
 
-/// Returns the objects of the list at `field` of a body.
-pub(super) fn objects_mut<'a>(
-    body: &'a mut Value,
-    field: &str,
-) -> impl Iterator<Item = &'a mut Map<String, Value>> {
-    let list = body.get_mut(field).and_then(Value::as_array_mut);
-    list.into_iter().flatten().filter_map(Value::as_object_mut)
-}
-
-/// Removes fields from the objects of the list at `list`. Returns whether one of them had any.
-pub(super) fn remove_fields(body: &mut Value, list: &str, fields: &[&str]) -> bool {
-    let mut had = false;
-    for object in objects_mut(body, list) {
-        for field in fields {
-            had |= object.shift_remove(*field).is_some();
-        }
-    }
-    had
-}
-
-/// Removes entries from the lists at `inner` of the objects of the list at `list`. Returns whether
-/// there were any.
-pub(super) fn remove_entries(
-    body: &mut Value,
-    list: &str,
-    inner: &str,
-    is_removed: impl Fn(&Value) -> bool,
-) -> bool {
-    let mut had = false;
-    for object in objects_mut(body, list) {
-        if let Some(entries) = object.get_mut(inner).and_then(Value::as_array_mut) {
-            let count = entries.len();
-            entries.retain(|entry| !is_removed(entry));
-            had |= entries.len() < count;
-        }
-    }
-    had
+/// Returns the tokens that the context window still has for an answer; at least as many as every model
+/// can write, because the input is an estimate.
+fn room(settings: &Remote, request: &ModelRequest<'_>) -> u32 {
+    let room = settings.context_window().saturating_sub(request.input_tokens);
+    u32::try_from(room).unwrap_or(u32::MAX).max(COMMON_OUTPUT_TOKENS)
 }
 
 /// Returns the images of a result that are sent to this model: none if the model does not support

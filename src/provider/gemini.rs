@@ -12,10 +12,11 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::body::{objects_mut, remove_entries};
 use super::failure;
 use super::format::{
     Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_first, is_named, list,
-    malformed, objects_mut, parse, remove_entries, set, text,
+    malformed, parse, set, text,
 };
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};

@@ -6,6 +6,7 @@
 
 mod address;
 mod anthropic;
+mod body;
 mod claims;
 mod clients;
 mod failure;

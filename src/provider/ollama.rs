@@ -6,11 +6,11 @@
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
+use super::body::remove_fields;
 use super::failure;
 use super::format::{
     Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, drop_nameless,
-    images, kept, list, malformed, number, output_limit, parse, remove_fields, set, text, wire_id,
-    wire_name,
+    images, kept, list, malformed, number, output_limit, parse, set, text, wire_id, wire_name,
 };
 use super::refusal::Optional;
 use super::think::{INLINE, Written, inline_text};
@@ -94,7 +94,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             .map(|tool| json!({"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}))
             .collect::<Value>());
     }
-    if let Some(effort) = settings.reasoning_effort {
+    if let Some(effort) = settings.sent_effort() {
         // For a model without levels, thinking is on or off.
         let has_levels = settings.traits.ollama_levels == Some(true);
         let think = match has_levels && effort != Effort::None {

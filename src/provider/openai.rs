@@ -124,7 +124,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>, asks_encrypted: bool) -> V
         body.insert("include".to_owned(), json!(["reasoning.encrypted_content"]));
     }
     let mut reasoning = Map::new();
-    if let Some(effort) = settings.reasoning_effort {
+    if let Some(effort) = settings.sent_effort() {
         reasoning.insert("effort".to_owned(), effort.as_str().into());
     }
     if settings.reasons() == Some(true) && settings.traits.summary_on_request == Some(true) {

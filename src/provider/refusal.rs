@@ -6,8 +6,9 @@
 
 use std::sync::LazyLock;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
+use super::body::objects_mut;
 use crate::agent::{ErrorClass, ModelError};
 
 /// A parameter that a request can do without.
@@ -31,6 +32,9 @@ enum Place {
     Renamed { from: &'static str, to: &'static str },
     /// In the turns of the model: its reasoning.
     History,
+    /// The turns of the model in `messages` that have none of these fields. They get the first one, with
+    /// a blank.
+    Without(&'static [&'static str]),
 }
 
 impl Optional {
@@ -53,6 +57,10 @@ impl Optional {
 
     pub(super) const fn history(name: &'static str, words: &'static [&'static str]) -> Self {
         Self { name, words, aliases: &[], place: Place::History }
+    }
+
+    pub(super) const fn without(name: &'static str, fields: &'static [&'static str]) -> Self {
+        Self { name, words: &[], aliases: &[], place: Place::Without(fields) }
     }
 
     /// Adds words with which errors name the parameter.
@@ -94,6 +102,16 @@ impl Optional {
                 true
             }
             Place::History => strip_reasoning(body),
+            Place::Without(fields) => {
+                let Some(field) = fields.first() else { return false };
+                let mut found = false;
+                for message in turns_without(body, fields) {
+                    // Some servers count an empty text as missing.
+                    message.insert((*field).to_owned(), " ".into());
+                    found = true;
+                }
+                found
+            }
         }
     }
 
@@ -103,8 +121,20 @@ impl Optional {
             Place::At(pointer) => body.pointer(pointer).is_some(),
             Place::Renamed { from, .. } => body.get(from).is_some(),
             Place::History => strip_reasoning(&mut body.clone()),
+            Place::Without(fields) => turns_without(&mut body.clone(), fields).next().is_some(),
         }
     }
+}
+
+/// Returns the turns of the model that have none of these fields.
+fn turns_without<'a>(
+    body: &'a mut Value,
+    fields: &'a [&str],
+) -> impl Iterator<Item = &'a mut Map<String, Value>> {
+    objects_mut(body, "messages").filter(|message| {
+        let is_of_model = message.get("role").is_some_and(|role| role == "assistant");
+        is_of_model && !fields.iter().any(|field| message.contains_key(*field))
+    })
 }
 
 /// Removes the value at a pointer, and each object above it that is then empty.
@@ -169,6 +199,13 @@ static VETO: Pattern = Pattern::new(|| {
     )
 });
 
+/// The words of an error about a history in which a turn of the model has no reasoning.
+static WITHOUT_REASONING: Pattern = Pattern::new(|| {
+    regex::Regex::new(
+        r"(?i)reasoning_(content|text)\b.{0,60}\b(must be passed back|is missing)|(missing|requires) `?reasoning_(content|text)\b",
+    )
+});
+
 /// Where an error begins to repeat the request.
 static ECHO: Pattern = Pattern::new(|| {
     regex::Regex::new(r#"'input': ?[{\[]|\binput_value=|Received Model Group|\n\s*File ""#)
@@ -211,6 +248,10 @@ pub(super) fn refused<'a>(
 ) -> Option<&'a Optional> {
     if error.class != ErrorClass::BadRequest {
         return None;
+    }
+    let without = sent.iter().find(|of| matches!(of.place, Place::Without(_)));
+    if error.claims.iter().any(|claim| matches(&WITHOUT_REASONING, &claim.message)) {
+        return without.copied();
     }
     let history: Vec<&Optional> = sent.iter().copied().filter(|of| of.is_history()).collect();
     for claim in &error.claims {
@@ -391,7 +432,9 @@ mod tests {
 
     #[test]
     fn the_patterns_compile() {
-        for pattern in [&VALUE_CODES, &REFUSING, &VETO, &ECHO, &SENTENCES, &REMEDY] {
+        for pattern in
+            [&VALUE_CODES, &REFUSING, &VETO, &WITHOUT_REASONING, &ECHO, &SENTENCES, &REMEDY]
+        {
             assert!(pattern.is_ok());
         }
     }
@@ -436,6 +479,14 @@ mod tests {
         assert!(EFFORT.drop_from(&mut body, &keep));
         assert_eq!(body, json!({"max_tokens": 5}));
         assert!(!EFFORT.drop_from(&mut body, &keep));
+        let without =
+            Optional::without("history_without_reasoning", &["reasoning_content", "reasoning"]);
+        let mut history = json!({"messages": [{"role": "user"}, {"role": "assistant", "reasoning": "r"},
+            {"role": "assistant", "content": "x"}]});
+        assert!(without.is_in(&history, &keep) && without.drop_from(&mut history, &keep));
+        assert!(!without.is_in(&history, &keep) && !without.drop_from(&mut history, &keep));
+        assert_eq!(history["messages"][2]["reasoning_content"], " ");
+        assert_eq!(history["messages"][1].get("reasoning_content"), None);
         let name = Optional::renamed("max_tokens", "max_tokens", "max_completion_tokens", &[]);
         assert!(name.drop_from(&mut body, &keep));
         assert_eq!(body, json!({"max_completion_tokens": 5}));

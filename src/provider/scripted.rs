@@ -162,6 +162,7 @@ mod tests {
                         tools: &[],
                         max_output_tokens: None,
                         follows_cut: false,
+                        input_tokens: 0,
                     },
                     &DiscardDeltas,
                 )

@@ -315,6 +315,7 @@ async fn the_first_byte_has_a_limit_of_its_own() {
             tools: &[],
             max_output_tokens: None,
             follows_cut: false,
+            input_tokens: 0,
         };
         let counted = CountAnswers::default();
         let error = model.call(request, &counted).await.unwrap_err();
@@ -508,6 +509,7 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                 tools: &[],
                 max_output_tokens: None,
                 follows_cut: false,
+                input_tokens: 0,
             };
             let ours = of(format).outgoing(&settings(format, model), request).body;
             let tool_names = |items: Vec<Value>| -> Vec<Value> {
@@ -783,6 +785,7 @@ async fn what_was_kept_for_one_model_is_not_sent_to_another() {
             tools: &[],
             max_output_tokens: None,
             follows_cut: false,
+            input_tokens: 0,
         };
         let sent = of(format).outgoing(&settings(format, model), request).body.to_string();
         assert_eq!(sent.contains("\"signature\""), kept, "{format:?} {model}");
@@ -1133,6 +1136,7 @@ async fn served(
         tools: &[],
         max_output_tokens: None,
         follows_cut: false,
+        input_tokens: 0,
     };
     let reply = model.call(request, &DiscardDeltas).await;
     server.await.unwrap();
@@ -1315,6 +1319,7 @@ fn sent_body(remote: &Remote, history: &[Turn]) -> Value {
         tools: &[],
         max_output_tokens: None,
         follows_cut: false,
+        input_tokens: 0,
     };
     of(remote.format).outgoing(remote, request).body
 }
@@ -1407,6 +1412,54 @@ fn a_history_is_sent_as_each_provider_takes_it() {
             .to_string()
             .contains("encrypted_content\":\"e")
     );
+}
+
+#[test]
+fn a_blank_text_goes_back_only_where_the_api_takes_it() {
+    let kept = |content: Value| json!({"format": "anthropic", "model": "m", "base_url": WireFormat::Anthropic.base_url(), "content": content});
+    let text = |text: &str| json!({"type": "text", "text": text});
+    let call = || json!({"type": "tool_use", "id": "c", "name": "x", "input": {}});
+    let sent = |is_bound: bool, turn: Turn| {
+        let mut settings = settings(WireFormat::Anthropic, "m");
+        settings.traits.bound_history = Some(is_bound);
+        let body = sent_body(&settings, &[user(), turn, user()]);
+        let turn = body["messages"].as_array().unwrap().iter().find(|m| m["role"] == "assistant");
+        turn.map_or(0, |turn| turn["content"].as_array().unwrap().len())
+    };
+    let with_call = |blank: &str| said("", &[("c", "x")], kept(json!([text(blank), call()])));
+    assert_eq!([sent(true, with_call("\n\n")), sent(true, with_call(""))], [2, 1]);
+    assert_eq!([sent(false, with_call("\n\n")), sent(false, with_call(""))], [1, 1]);
+    let with_text = said("ok", &[], kept(json!([text(" "), text("ok")])));
+    assert_eq!(sent(true, with_text), 2);
+    assert_eq!(sent(true, said("", &[], kept(json!([text(" ")])))), 0, "nothing else to send");
+}
+
+#[test]
+fn the_request_after_a_pause_begins_like_the_one_before_it() {
+    let paused = [user(), said("I go on.", &[], Value::Null)];
+    let after = [
+        user(),
+        said("I go on.", &[], Value::Null),
+        said("", &[("c", "x")], Value::Null),
+        result("c"),
+    ];
+    for (format, list) in [(WireFormat::Anthropic, "messages"), (WireFormat::Gemini, "contents")] {
+        let first = sent_body(&settings(format, "m"), &paused)[list].to_string();
+        let next = sent_body(&settings(format, "m"), &after)[list].to_string();
+        let first = first.replace(r#","cache_control":{"type":"ephemeral"}"#, "");
+        let first = first.trim_end_matches(']');
+        assert!(first.contains("Continue.") && next.starts_with(first), "{first}\n{next}");
+    }
+}
+
+#[test]
+fn a_model_that_does_not_reason_is_not_told_to_reason_less() {
+    for (format, _, _) in FORMATS {
+        let mut remote = Remote { reasoning_effort: Some(Effort::None), ..settings(format, "m") };
+        let plain = sent_body(&settings(format, "m"), &[user()]);
+        remote.traits.reasoning = Some(crate::catalogue::ReasoningForm::None);
+        assert_eq!(sent_body(&remote, &[user()]), plain, "{format:?}");
+    }
 }
 
 #[test]

@@ -617,6 +617,24 @@ fn a_history_goes_back_as_it_came_where_its_model_checks_it() {
     });
 }
 
+/// The turn of a fallback, or of a model that did not think, has no reasoning that could go back.
+#[test]
+fn a_turn_without_reasoning_gets_a_blank_where_the_server_wants_one() {
+    let wants = |request: &Value| {
+        let messages = request["messages"].as_array().unwrap();
+        let mut turns = messages.iter().filter(|message| message["role"] == "assistant");
+        turns.any(|turn| turn["reasoning_content"].as_str().unwrap_or_default().is_empty()).then_some(
+            "thinking is enabled but reasoning_content is missing in assistant tool call message at index 2",
+        )
+    };
+    let provider = enforcing("openai_chat", calls("openai_chat", "look"), wants);
+    let place = provider.place("openai_chat", "model: x", "double_confirmation: false");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!((warnings(&place, "parameter_dropped"), provider.requests().len()), (1, 4));
+    let shown = place.dutyd(&["models", "-o", "json"]);
+    assert!(shown.stdout.contains("history_without_reasoning"), "{shown:?}");
+}
+
 #[test]
 fn a_history_that_is_refused_says_nothing_about_the_next_run() {
     let refused = std::sync::atomic::AtomicBool::new(false);

@@ -90,7 +90,7 @@ fn reasoning(settings: &Remote, history: &[Turn], most: u32) -> (Option<Value>, 
     if traits.summary_on_request == Some(true) {
         set(&mut adaptive, "display", "summarized");
     }
-    match settings.reasoning_effort {
+    match settings.sent_effort() {
         Some(Effort::None) if traits.reasons_by_default == Some(true) => {
             (Some(json!({"type": "disabled"})), None)
         }
@@ -137,6 +137,10 @@ impl Messages {
         if blocks.is_empty() {
             // The provider rejects a message without content.
             return;
+        }
+        if role == "assistant" {
+            // The model had paused. This request repeats the one that let it continue.
+            self.end_with_user();
         }
         if let Some(last) = self.0.last_mut()
             && last["role"] == role
@@ -187,14 +191,19 @@ fn tool_result(settings: &Remote, result: &ToolResult) -> Value {
 fn assistant(settings: &Remote, turn: &AssistantTurn) -> Vec<Value> {
     let mut calls = turn.tool_calls.iter();
     let mut blocks = Vec::new();
+    // A newer model checks that its turn comes back as it was. The API takes a blank text only beside
+    // a call or another text, and never an empty one.
+    let keeps_blank = settings.traits.bound_history == Some(true)
+        && (!turn.tool_calls.is_empty() || !turn.text.trim().is_empty());
     match kept(turn, NAME, settings) {
         // Keep the blocks and their order. The calls get the ids that their results use.
         Some(data) => blocks.extend(list(data, "content").iter().filter_map(|block| {
             match text(block, "type") {
                 "tool_use" => calls.next().map(|call| as_it_came(block, call)),
-                // Older models reject a blank text, newer ones a history without it.
-                "text" if settings.traits.bound_history != Some(true) => {
-                    (!text(block, "text").trim().is_empty()).then(|| block.clone())
+                "text" => {
+                    let text = text(block, "text");
+                    let is_sent = !text.trim().is_empty() || (keeps_blank && !text.is_empty());
+                    is_sent.then(|| block.clone())
                 }
                 // Anthropic rejects thinking that was cut before its signature. Compatible servers
                 // do not sign thinking.

@@ -45,10 +45,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             }
         }
     }
-    // Newer models reject a request that ends with their own turn.
-    if contents.last().is_some_and(|last: &Value| last["role"] == "model") {
-        push(&mut contents, "user", vec![json!({"text": "Continue."})]);
-    }
+    end_with_user(&mut contents);
     let mut body = json!({
         "systemInstruction": {"parts": [{"text": request.system}]},
         "contents": contents,
@@ -68,7 +65,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     if let Some(temperature) = settings.temperature {
         generation.insert("temperature".to_owned(), temperature.into());
     }
-    if let Some(effort) = settings.reasoning_effort {
+    if let Some(effort) = settings.sent_effort() {
         // Models up to 2.5 take a thinking budget in tokens, later ones a level.
         let thinking = match settings.traits.reasoning {
             Some(ReasoningForm::None) => None,
@@ -96,10 +93,21 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     body
 }
 
+/// Ends with a user content: newer models reject a request that ends with their own turn.
+fn end_with_user(contents: &mut Vec<Value>) {
+    if contents.last().is_some_and(|last| last["role"] == "model") {
+        contents.push(json!({"role": "user", "parts": [{"text": "Continue."}]}));
+    }
+}
+
 /// Appends parts; merges them into the last content if the role is the same.
 fn push(contents: &mut Vec<Value>, role: &str, parts: Vec<Value>) {
     if parts.is_empty() {
         return;
+    }
+    if role == "model" {
+        // The model had paused. This request repeats the one that let it continue.
+        end_with_user(contents);
     }
     if let Some(last) = contents.last_mut()
         && last["role"] == role

@@ -10,7 +10,8 @@ mod request;
 
 use serde_json::Value;
 
-use super::format::{Format, Outgoing, Reader, derived_id, remove_fields, wire_id};
+use super::body::remove_fields;
+use super::format::{Format, Outgoing, Reader, derived_id, wire_id};
 use super::refusal::Optional;
 use crate::agent::ModelRequest;
 use crate::config::Remote;
@@ -19,6 +20,9 @@ use crate::domain::CallId;
 const NAME: &str = "openai_chat";
 
 pub(super) struct OpenaiChat;
+
+/// The fields in which servers want reasoning back.
+const REASONING_FIELDS: &[&str] = &["reasoning_content", "reasoning", "reasoning_details"];
 
 const OPTIONAL: &[Optional] = &[
     Optional::at("temperature", "/temperature", &["temperature"]),
@@ -38,10 +42,9 @@ const OPTIONAL: &[Optional] = &[
         "max_tokens",
         &["max_completion_tokens"],
     ),
-    Optional::history(
-        "reasoning_history",
-        &["reasoning_content", "reasoning", "reasoning_details"],
-    ),
+    Optional::history("reasoning_history", REASONING_FIELDS),
+    // The turn of another model has no reasoning that could go back.
+    Optional::without("history_without_reasoning", REASONING_FIELDS),
 ];
 
 /// Returns an id that the server accepts.
@@ -100,7 +103,6 @@ impl Format for OpenaiChat {
     }
 
     fn strip_reasoning(&self, body: &mut Value) -> bool {
-        let fields = ["reasoning_content", "reasoning", "reasoning_details"];
-        remove_fields(body, "messages", &fields)
+        remove_fields(body, "messages", REASONING_FIELDS)
     }
 }

@@ -74,7 +74,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     if let Some(temperature) = settings.temperature {
         body.insert("temperature".to_owned(), temperature.into());
     }
-    if let Some(effort) = settings.reasoning_effort {
+    if let Some(effort) = settings.sent_effort() {
         body.insert("reasoning_effort".to_owned(), effort.as_str().into());
     }
     Value::Object(body)
