@@ -59,7 +59,10 @@ impl ModelId {
         let mut after_year = 0;
         for (at, token) in tokens.iter().enumerate() {
             let is_number = token.bytes().all(|byte| byte.is_ascii_digit());
-            let before_year = tokens.get(at + 1).is_some_and(|next| is_year(next));
+            // `10-2025` is a month, while the 5 of `5-2025-08-07` is a version.
+            let before_year = token.len() == 2
+                && tokens.get(at + 1).is_some_and(|next| is_year(next))
+                && tokens.get(at + 2).is_none_or(|next| !is_two_digits(next));
             if is_number && token.len() > 2 {
                 after_year = if is_year(token) { 2 } else { 0 };
                 continue;
@@ -150,6 +153,10 @@ fn is_year(token: &str) -> bool {
     token.len() == 4 && token.starts_with("20") && token.bytes().all(|byte| byte.is_ascii_digit())
 }
 
+fn is_two_digits(token: &str) -> bool {
+    token.len() == 2 && token.bytes().all(|byte| byte.is_ascii_digit())
+}
+
 /// Removes the path before the name, the marks of a fine-tuned model, and a variant or tag after it.
 fn without_variant(id: &str) -> &str {
     let base = match id.strip_prefix("ft:") {
@@ -215,6 +222,9 @@ mod tests {
             ),
             ("gpt-5.4-2026-03-05", "gpt-5.4", "5.4"),
             ("gpt-5.4-mini", "gpt-mini-5.4", "5.4"),
+            ("gpt-5-2025-08-07", "gpt-5", "5"),
+            ("gpt-10-2027-08-07", "gpt-10", "10"),
+            ("openai/gpt-5-mini-2025-08-07", "gpt-mini-5", "5"),
             ("gpt-4o-2024-11-20", "gpt-4o-4", "4"),
             ("ft:gpt-4.1-2025-04-14:acme::b1", "gpt-4.1", "4.1"),
             ("o4-mini-2025-04-16", "o-mini-4", "4"),

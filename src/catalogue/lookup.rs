@@ -45,6 +45,34 @@ impl Indexed {
         Self { file, by_id, by_name }
     }
 
+    /// Returns the family with the most words of the id; among equals, the one that begins like the
+    /// id. `None` if the id has no version, and has a word that nothing here explains: it may be older
+    /// than all rules (`deepseek-coder-6.7b`).
+    fn family_of(&self, id: &ModelId) -> Option<&FamilyRow> {
+        let begins = |family: &FamilyRow| family.words.first() == id.words.first();
+        let is_of = |family: &&FamilyRow| {
+            // A single letter is the name of a family only at the start: `MiniCPM-o` is not an `o3`.
+            let is_letter = family.words.iter().all(|word| word.len() == 1);
+            id.has(&family.words) && (!is_letter || begins(family))
+        };
+        let families = self.file.families.iter().filter(is_of);
+        let found = families.max_by_key(|family| (family.words.len(), begins(family)))?;
+        let has_floors = found.rules.iter().any(|rule| rule.from.is_some());
+        let is_clear = id.version.is_some() || !has_floors;
+        (is_clear || id.words.iter().all(|word| self.explains(found, word))).then_some(found)
+    }
+
+    /// Tells whether a rule of the family, or the id of one of its models, has the word.
+    fn explains(&self, family: &FamilyRow, word: &String) -> bool {
+        let mut words = family.words.iter().chain(family.rules.iter().flat_map(|rule| &rule.words));
+        let ids =
+            self.file.models.iter().flat_map(|row| std::iter::once(&row.id).chain(&row.aliases));
+        words.any(|known| known == word)
+            || ids
+                .map(|id| ModelId::parse(id))
+                .any(|id| id.has(&family.words) && id.words.contains(word))
+    }
+
     /// Returns the rows of an id: those with this very id, which may name a dated version, else those
     /// with its canonical name. A shorter id comes first: it has no date.
     fn rows(&self, id: &ModelId) -> Vec<&ModelRow> {
@@ -117,13 +145,15 @@ impl Catalogue {
             }
         }
         for (indexed, kind) in &self.files {
-            let Some(family) = family_of(&indexed.file, &id) else { continue };
+            let Some(family) = indexed.family_of(&id) else { continue };
             has_family = true;
             let source = if *kind == SourceKind::ModelsD { *kind } else { SourceKind::Family };
             // The first source of a trait counts, and a later rule replaces an earlier one.
             for rule in family.rules.iter().rev() {
-                let from = rule.from.as_deref().and_then(Version::parse);
-                if id.has(&rule.words) && from.is_none_or(|from| id.is_at_least(&from)) {
+                let has_begun = rule.from.as_deref().is_none_or(|from| {
+                    Version::parse(from).is_some_and(|from| id.is_at_least(&from))
+                });
+                if id.has(&rule.words) && has_begun {
                     facts.add(&rule.traits, Origin { source, as_of: Some(rule.as_of) });
                 }
             }
@@ -141,6 +171,13 @@ impl Catalogue {
         providers.find(|provider| provider.hosts.iter().any(is_own))
     }
 
+    /// Tells whether there is a row for any model of a provider.
+    #[must_use]
+    pub fn lists(&self, provider: &str) -> bool {
+        let mut models = self.files.iter().flat_map(|(indexed, _)| &indexed.file.models);
+        models.any(|row| row.provider == provider)
+    }
+
     /// Returns the rules of the Chat Completions server with this host: those that most servers have
     /// in common, if no provider has the host.
     #[must_use]
@@ -149,7 +186,8 @@ impl Catalogue {
     }
 
     /// Returns the price of the relative of `id` that costs most: of the models with the same words,
-    /// else of all models whose id begins with the same word. Leaves out models that are shut down.
+    /// else of all models whose id begins with the same word. Leaves out models that are shut down, and
+    /// those that cost nothing: their provider gives them away.
     #[must_use]
     pub fn dearest_relative(&self, found: &Found, now: DateTime<Utc>) -> Option<Prices> {
         let first = found.id.words.first()?;
@@ -157,17 +195,11 @@ impl Catalogue {
             let rows = self.files.iter().flat_map(|(indexed, _)| &indexed.file.models);
             let served = rows.filter(|row| row.shutdown.is_none_or(|day| day > now.date_naive()));
             let fitting = served.filter(|row| fits(&ModelId::parse(&row.id)));
-            let priced = fitting.filter_map(|row| {
-                let prices = Prices::new(row.prices.clone());
-                Some((prices.at(now)?.rank(), prices))
-            });
-            priced.max_by(|(one, _), (other, _)| {
-                one.partial_cmp(other).unwrap_or(std::cmp::Ordering::Equal)
-            })
+            dearest(fitting.map(|row| Prices::new(row.prices.clone())), now)
         };
         let same = of(&|id| id.words == found.id.words);
         let dearest = same.or_else(|| of(&|id| id.words.first() == Some(first)));
-        dearest.map(|(_, prices)| prices.estimated())
+        dearest.map(|prices| prices.estimated())
     }
 
     /// Returns the known id that is nearest to a misspelled one.
@@ -178,10 +210,14 @@ impl Catalogue {
     }
 }
 
-/// Returns the family with the most words of the id; among equals, the one that begins like the id.
-fn family_of<'a>(file: &'a CatalogueFile, id: &ModelId) -> Option<&'a FamilyRow> {
-    let families = file.families.iter().filter(|family| id.has(&family.words));
-    families.max_by_key(|family| (family.words.len(), family.words.first() == id.words.first()))
+/// Returns the prices that are the highest at a moment; `None` if all of them are 0 or unknown.
+fn dearest(all: impl Iterator<Item = Prices>, now: DateTime<Utc>) -> Option<Prices> {
+    let ranked = all.filter_map(|prices| Some((prices.at(now)?, prices)));
+    let ranked = ranked.filter(|(price, _)| !price.is_free());
+    let ranked = ranked.map(|(price, prices)| (price.rank(), prices));
+    let highest = ranked
+        .max_by(|(one, _), (other, _)| one.partial_cmp(other).unwrap_or(std::cmp::Ordering::Equal));
+    highest.map(|(_, prices)| prices)
 }
 
 impl Found {
@@ -205,18 +241,27 @@ impl Found {
         })
     }
 
-    /// Returns the prices of the model at whatever provider.
+    /// Returns the prices of the model at whatever provider: those of the operator, else the highest.
+    /// `None` if they are unknown, or if every provider gives the model away.
     #[must_use]
     pub fn prices_anywhere(&self, now: DateTime<Utc>) -> Option<Prices> {
-        let mut prices = self.rows.iter().map(|(row, _)| Prices::new(row.prices.clone()));
-        prices.find(|prices| prices.is_known(now))
+        let of = |wanted: SourceKind| {
+            let rows = self.rows.iter().filter(move |(_, kind)| *kind == wanted);
+            rows.map(|(row, _)| Prices::new(row.prices.clone()))
+        };
+        dearest(of(SourceKind::ModelsD), now).or_else(|| dearest(of(SourceKind::Catalogue), now))
     }
 
     /// Returns the day from which the provider does not serve the model, the model that it serves
-    /// in its place, and the source.
+    /// in its place, and the source. At an unknown server, which may pass requests on, the row of
+    /// `vendor` applies: the provider whose API the server has.
     #[must_use]
-    pub fn shutdown(&self) -> Option<(NaiveDate, Option<&str>, Origin)> {
-        self.rows.iter().find_map(|(row, kind)| {
+    pub fn shutdown(&self, vendor: Option<&str>) -> Option<(NaiveDate, Option<&str>, Origin)> {
+        let provider = self.provider.as_deref().or(vendor);
+        let applies = |(row, kind): &&(ModelRow, SourceKind)| {
+            *kind == SourceKind::ModelsD || Some(row.provider.as_str()) == provider
+        };
+        self.rows.iter().filter(applies).find_map(|(row, kind)| {
             let origin = Origin { source: *kind, as_of: Some(row.as_of) };
             Some((row.shutdown?, row.routed_to.as_deref(), origin))
         })
@@ -284,6 +329,58 @@ mod tests {
         assert!((1.0..=10.0).contains(&output), "{output}");
         let unknown = catalogue.find("unheard-of", Some("api.anthropic.com"));
         assert!(catalogue.dearest_relative(&unknown, now()).is_none());
+        // Its provider gives it away; another server does not.
+        let free = catalogue.find("glm-4.7-flash", Some("api.z.ai"));
+        assert!(free.prices(now()).unwrap().0.at(now()).unwrap().is_free());
+        let elsewhere = catalogue.find("z-ai/glm-4.7-flash", Some("openrouter.ai"));
+        assert_eq!(elsewhere.prices_anywhere(now()), None);
+        let estimate = catalogue.dearest_relative(&elsewhere, now()).unwrap();
+        assert!(!estimate.at(now()).unwrap().is_free());
+        // Two providers have a price of the same model: the higher one is the estimate.
+        let two = catalogue.find("gpt-oss-120b", Some("127.0.0.1")).prices_anywhere(now()).unwrap();
+        for host in ["api.groq.com", "api.cerebras.ai"] {
+            let one = catalogue.find("gpt-oss-120b", Some(host)).prices(now()).unwrap().0;
+            assert!(two.at(now()).unwrap().rank() >= one.at(now()).unwrap().rank(), "{host}");
+        }
+    }
+
+    #[test]
+    fn a_shutdown_is_of_the_provider_and_not_of_every_server() {
+        let own = r#"{"version": 1, "as_of": "2026-11-24", "models": [
+            {"provider": "zai", "id": "glm-9", "shutdown": "2026-01-01", "as_of": "2026-11-24", "source": "x"}]}"#;
+        let file: CatalogueFile = serde_json::from_str(own).unwrap();
+        let mut catalogue = Catalogue::built_in().unwrap();
+        catalogue.files =
+            vec![(Arc::new(Indexed::new(file)), SourceKind::Catalogue), catalogue.files.remove(0)];
+        let ends = |id: &str, host: &str, vendor: Option<&str>| {
+            catalogue.find(id, Some(host)).shutdown(vendor).is_some()
+        };
+        assert!(ends("glm-9", "api.z.ai", Some("openai")));
+        assert!(!ends("glm-9", "127.0.0.1", Some("openai")));
+        assert!(!ends("z-ai/glm-9", "openrouter.ai", Some("openai")));
+        assert!(ends("claude-opus-4-1", "127.0.0.1", Some("anthropic")));
+        assert!(!ends("claude-opus-4-1", "openrouter.ai", Some("openai")));
+    }
+
+    #[test]
+    fn an_id_without_a_version_is_the_newest_only_if_its_words_are_known() {
+        let catalogue = Catalogue::built_in().unwrap();
+        for id in
+            ["deepseek-coder-6.7b-instruct", "gpt-j-6b", "openbmb/MiniCPM-o-2_6", "claude-instant"]
+        {
+            let found = catalogue.find(id, None);
+            assert!(!found.has_family, "{id}: {:?}", found.facts.traits());
+        }
+        for id in
+            ["claude-opus-latest", "gpt-oss-safeguard-120b", "o3-2025-04-16", "codex-mini-latest"]
+        {
+            assert!(catalogue.find(id, None).has_family, "{id}");
+        }
+        let newest = catalogue.find("claude-sonnet-latest", None).facts.traits().clone();
+        assert_eq!(newest, catalogue.find("claude-sonnet-99", None).facts.traits().clone());
+        // The date is not a version, and the version is not a part of the date.
+        let dated = catalogue.find("gpt-5-2025-08-07", None).facts.traits().clone();
+        assert_eq!(dated.chat_with_tools, Some(true));
     }
 
     #[test]

@@ -9,7 +9,7 @@ use chrono::NaiveDate;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::id::ModelId;
+use super::id::{ModelId, Version};
 use super::price::{PriceRow, Prices};
 
 /// A file of facts about models.
@@ -41,24 +41,28 @@ impl CatalogueFile {
     #[must_use]
     pub fn problems(&self) -> Vec<(String, String)> {
         let mut problems = Vec::new();
-        let mut known: BTreeMap<(&str, String), &str> = BTreeMap::new();
+        let mut known: BTreeMap<(&str, String), usize> = BTreeMap::new();
         for (at, row) in self.models.iter().enumerate() {
             let place = format!("/models/{at}");
             for (id, pointer) in std::iter::once((&row.id, "id".to_owned()))
                 .chain(row.aliases.iter().enumerate().map(|(n, id)| (id, format!("aliases/{n}"))))
             {
-                let name = ModelId::parse(id).bare;
+                // `4.8` and `4-8` are one version.
+                let name = ModelId::parse(id).bare.replace(['.', '_', ' '], "-");
                 let pointer = format!("{place}/{pointer}");
                 if name.is_empty() {
                     problems.push((pointer, "this is not an id of a model".to_owned()));
-                } else if let Some(other) = known.insert((&row.provider, name), &row.id)
-                    && other != row.id
-                {
-                    let message = format!("the row of `{other}` names the same model");
-                    problems.push((pointer, message));
-                } else if *id == row.id && self.models.iter().take(at).any(|r| r.same_as(row)) {
-                    problems.push((pointer, format!("a second row for `{id}`")));
+                    continue;
                 }
+                let before = known.insert((&row.provider, name), at).filter(|before| *before != at);
+                let Some(other) = before.and_then(|before| self.models.get(before)) else {
+                    continue;
+                };
+                let message = match other.id == row.id {
+                    true => format!("a second row for `{id}`"),
+                    false => format!("the row of `{}` names the same model", other.id),
+                };
+                problems.push((pointer, message));
             }
             let prices = Prices::problems_of(&row.prices).into_iter();
             problems.extend(prices.map(|message| (format!("{place}/prices"), message)));
@@ -67,6 +71,14 @@ impl CatalogueFile {
             if family.words.is_empty() {
                 let message = "a family needs at least one word";
                 problems.push((format!("/families/{at}/words"), message.to_owned()));
+            }
+            for (of_rule, rule) in family.rules.iter().enumerate() {
+                if let Some(from) = &rule.from
+                    && Version::parse(from).is_none()
+                {
+                    let message = format!("`{from}` is not a version: write numbers, such as 4.7");
+                    problems.push((format!("/families/{at}/rules/{of_rule}/from"), message));
+                }
             }
         }
         problems
@@ -173,12 +185,6 @@ pub struct ModelRow {
     pub as_of: NaiveDate,
     /// Where this was read: a key of `sources`, or text.
     pub source: String,
-}
-
-impl ModelRow {
-    fn same_as(&self, other: &Self) -> bool {
-        self.provider == other.provider && self.id == other.id
-    }
 }
 
 fn yes() -> bool {

@@ -202,7 +202,7 @@ impl Loader<'_> {
         };
         let jobs = self.jobs(&job_files, &settings, &names, &models, now);
         self.check_local_zone(&settings, config.as_ref(), &job_files);
-        Config {
+        let checked = Config {
             directory: self.set.directory.clone(),
             digest: String::new(),
             files: Arc::default(),
@@ -214,7 +214,11 @@ impl Loader<'_> {
             secrets: Vec::new(),
             secret_files: Vec::new(),
             unread: Vec::new(),
+        };
+        if let Some(file) = &config {
+            self.check_tools_of_models(&checked, &file.document);
         }
+        checked
     }
 
     fn finish(self, mut config: Config) -> Loaded {

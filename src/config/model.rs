@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, NaiveDate, Utc};
 
-use super::model_advice::advise;
+use super::model_advice::{advise, vendor};
 use super::model_price::{Priced, price_of};
 use super::profile::Profile;
 use super::raw::{RawModel, RawProvider};
@@ -37,6 +37,8 @@ pub struct Model {
     pub is_known: bool,
     /// What is out of date, and what the provider will refuse.
     pub warnings: Vec<String>,
+    /// Whether the provider rejects each request with tools over this wire format.
+    pub rejects_tools: bool,
     /// Models to try, in order, when this one is unavailable.
     pub fallback: Vec<String>,
 }
@@ -162,12 +164,18 @@ impl Model {
         let prices = match &provider {
             Provider::Scripted(_) => Some(Priced::free()),
             Provider::Remote(remote) => {
-                let prices = price_of(raw.price.as_ref(), &found, catalogue, now, diagnostics);
+                let prices =
+                    price_of(raw.price.as_ref(), remote, &found, catalogue, now, diagnostics);
                 advise(remote, &found, catalogue, prices.as_ref(), now, diagnostics);
                 prices
             }
         };
-        let shutdown = found.shutdown().map(|(day, _, origin)| (day, origin));
+        let rejects_tools = match &provider {
+            Provider::Scripted(_) => false,
+            Provider::Remote(remote) => rejects_tools(remote, catalogue),
+        };
+        let vendor = format.and_then(|format| vendor(format, catalogue));
+        let shutdown = found.shutdown(vendor).map(|(day, _, origin)| (day, origin));
         let is_known = found.is_known() || format.is_none();
         let own = diagnostics.warnings.iter().skip(before);
         let warnings = own.map(|warning| warning.message.clone()).collect();
@@ -181,6 +189,7 @@ impl Model {
             shutdown,
             is_known,
             warnings,
+            rejects_tools,
             fallback: raw.fallback.clone().unwrap_or_default(),
         })
     }
@@ -188,7 +197,9 @@ impl Model {
 
 /// Adds what the configuration says of the model, and the defaults of its profile.
 fn complete(found: &mut Found, format: Option<WireFormat>, raw: &RawModel, profile: &Profile) {
-    if matches!(format, None | Some(WireFormat::Ollama)) {
+    let is_of_operator =
+        found.facts.origin("context_window").is_some_and(|of| of.source == SourceKind::ModelsD);
+    if matches!(format, None | Some(WireFormat::Ollama)) && !is_of_operator {
         // The server reserves memory for the whole window, so the default is not the largest one.
         found.facts.forget("context_window");
     }
@@ -364,22 +375,20 @@ fn check_limits(format: WireFormat, raw: &RawModel, found: &Found, diagnostics: 
         WireFormat::Openai if raw.max_output_tokens.is_some_and(|most| most < 16) => {
             diagnostics.error("/max_output_tokens", "OpenAI requires at least 16");
         }
-        WireFormat::OpenaiChat
-            if traits.chat_with_tools == Some(false)
-                && raw.reasoning_effort != Some(Effort::None)
-                && is_at_openai(raw) =>
-        {
-            let message = format!(
-                "OpenAI rejects each request with tools for `{model}` over Chat Completions: use `provider: openai`"
-            );
-            diagnostics.error("/provider", message);
-        }
         _ => {}
     }
 }
 
-fn is_at_openai(raw: &RawModel) -> bool {
-    let own = WireFormat::OpenaiChat.base_url();
-    let host = host_of(raw.base_url.as_deref().unwrap_or(own));
-    host == host_of(own)
+/// Tells whether OpenAI rejects each request with tools for the model, because it comes over Chat
+/// Completions.
+fn rejects_tools(remote: &Remote, catalogue: &Catalogue) -> bool {
+    let provider = |base_url: &str| catalogue.provider_at(&host_of(base_url)?);
+    let own = provider(WireFormat::OpenaiChat.base_url());
+    // OpenAI has hosts of regions too.
+    let is_at_openai =
+        own.zip(provider(&remote.base_url)).is_some_and(|(own, at)| own.name == at.name);
+    remote.format == WireFormat::OpenaiChat
+        && remote.traits.chat_with_tools == Some(false)
+        && remote.reasoning_effort != Some(Effort::None)
+        && is_at_openai
 }

@@ -8,7 +8,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use super::model_price::Priced;
 use super::remote::{Remote, WireFormat, host_of};
 use crate::argv::{Diagnostic, Diagnostics};
-use crate::catalogue::{Catalogue, Found, SourceKind, TemperatureRule};
+use crate::catalogue::{Catalogue, Found, ProviderRow, SourceKind, TemperatureRule};
 
 /// How long before a shutdown we warn of it, in days.
 const SHUTDOWN_NOTICE_DAYS: i64 = 60;
@@ -22,14 +22,23 @@ pub(super) fn advise(
     now: DateTime<Utc>,
     diagnostics: &mut Diagnostics,
 ) {
+    let host = host_of(&remote.base_url);
+    let provider = host.and_then(|host| catalogue.provider_at(&host));
     let mut warn = |pointer: &str, message: String, hint: Option<String>| {
         let warning = Diagnostic { pointer: pointer.to_owned(), message, hint };
         diagnostics.warnings.push(warning);
     };
-    if let Some((message, hint)) = unknown(remote, found, catalogue) {
-        warn("/model", message, hint);
+    if let Some(provider) = provider {
+        if let Some((message, hint)) = unknown(remote, found, catalogue, provider) {
+            warn("/model", message, hint);
+        }
+        if prices.is_none() {
+            let message =
+                format!("no price of `{}` is known, so its cost is unknown", remote.model);
+            warn("/model", message, Some("add `price:` to the model".to_owned()));
+        }
     }
-    if let Some(message) = shutdown(remote, found, now) {
+    if let Some(message) = shutdown(remote, found, catalogue, now) {
         warn("/model", message, Some("choose another model".to_owned()));
     }
     if let Some(message) = temperature(remote) {
@@ -54,9 +63,9 @@ fn unknown(
     remote: &Remote,
     found: &Found,
     catalogue: &Catalogue,
+    provider: &ProviderRow,
 ) -> Option<(String, Option<String>)> {
-    let is_own = host_of(&remote.base_url) == host_of(remote.format.base_url());
-    if found.is_known() || !is_own || remote.format == WireFormat::Ollama {
+    if found.is_known() || !catalogue.lists(&provider.name) {
         return None;
     }
     let as_of = catalogue.as_of().map(|day| format!(" of {day}")).unwrap_or_default();
@@ -69,9 +78,20 @@ fn unknown(
     Some((message, hint))
 }
 
+/// Returns the name of the provider that the format is of; `None` if it is of no provider.
+pub(super) fn vendor(format: WireFormat, catalogue: &Catalogue) -> Option<&str> {
+    let provider = catalogue.provider_at(&host_of(format.base_url())?)?;
+    Some(provider.name.as_str())
+}
+
 /// Warns of a model that its provider does not serve any more, or only for a few weeks.
-fn shutdown(remote: &Remote, found: &Found, now: DateTime<Utc>) -> Option<String> {
-    let (day, routed_to, _) = found.shutdown()?;
+fn shutdown(
+    remote: &Remote,
+    found: &Found,
+    catalogue: &Catalogue,
+    now: DateTime<Utc>,
+) -> Option<String> {
+    let (day, routed_to, _) = found.shutdown(vendor(remote.format, catalogue))?;
     let today = now.date_naive();
     if day > today.checked_add_signed(TimeDelta::days(SHUTDOWN_NOTICE_DAYS))? {
         return None;

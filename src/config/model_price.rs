@@ -3,6 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::raw::RawPrice;
+use super::remote::{Remote, WireFormat};
 use crate::argv::Diagnostics;
 use crate::catalogue::{
     Catalogue, Found, LongRow, LongScope, Origin, PriceRow, Prices, SourceKind,
@@ -31,6 +32,7 @@ impl Priced {
 /// may mean another price, so there it is an estimate, like the price of a relative.
 pub(super) fn price_of(
     raw: Option<&RawPrice>,
+    remote: &Remote,
     found: &Found,
     catalogue: &Catalogue,
     now: DateTime<Utc>,
@@ -44,10 +46,12 @@ pub(super) fn price_of(
     if let Some((prices, origin)) = found.prices(now) {
         return Some(Priced { prices, origin });
     }
-    let estimate = match found.prices_anywhere(now) {
-        Some(prices) => Some(prices.estimated()),
-        None => catalogue.dearest_relative(found, now),
-    };
+    if remote.format == WireFormat::Ollama {
+        // Its operator pays for a machine: the price that a provider has for the model says nothing.
+        return None;
+    }
+    let anywhere = found.prices_anywhere(now).map(|prices| prices.estimated());
+    let estimate = anywhere.or_else(|| catalogue.dearest_relative(found, now));
     let origin = Origin { source: SourceKind::Family, as_of: catalogue.as_of() };
     estimate.map(|prices| Priced { prices, origin })
 }

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::host::Host;
 use super::lessons::{Learned, ask, remember};
-use crate::catalogue::{Facts, Origin, Price, Prices, SourceKind};
+use crate::catalogue::{Facts, Origin, Price, PriceRow, Prices, SourceKind};
 use crate::config::{Config, Model, Priced, Provider, Remote, WireFormat};
 use crate::provider::Probe;
 use crate::store::{LessonRow, SaidRow};
@@ -52,9 +52,12 @@ pub(super) fn facts_with(model: &Model, said: Option<&SaidRow>) -> Facts {
 
 /// Returns the prices of a model with what its provider said.
 pub(super) fn prices_with(model: &Model, said: Option<&SaidRow>) -> Option<Priced> {
+    // Any server can say that it is free. A cost limit must not lose its effect by that.
+    let is_believed =
+        |price: &PriceRow| is_at_provider(model) || price.input > 0.0 || price.output > 0.0;
     let of_provider = said.and_then(read).and_then(|(probe, as_of)| {
         let origin = Origin { source: SourceKind::Provider, as_of: Some(as_of) };
-        Some(Priced { prices: Prices::new(vec![probe.price?]), origin })
+        Some(Priced { prices: Prices::new(vec![probe.price.filter(is_believed)?]), origin })
     });
     match (&model.prices, of_provider) {
         (Some(known), Some(_)) if known.origin.source <= SourceKind::Provider => {
@@ -63,6 +66,10 @@ pub(super) fn prices_with(model: &Model, said: Option<&SaidRow>) -> Option<Price
         (_, Some(said)) => Some(said),
         (known, None) => known.clone(),
     }
+}
+
+fn is_at_provider(model: &Model) -> bool {
+    matches!(&model.provider, Provider::Remote(remote) if remote.is_at_provider)
 }
 
 /// Returns what a provider said and on which day; `None` if the row cannot be read, which the next
@@ -166,6 +173,10 @@ pub async fn ask_providers(config: &Config, host: &Host) -> Vec<String> {
     });
     let asked = remotes.map(|(name, remote)| async move {
         match ask(config, remote, host).await {
+            // The answer before it may have said more.
+            Ok(probe) if probe == Probe::default() => {
+                Some(format!("`{name}`: the answer of the provider says nothing of the model"))
+            }
             Ok(probe) => remember(remote, &probe, host).await.err().map(|error| {
                 format!("`{name}`: failed to remember what the provider said: {error}")
             }),

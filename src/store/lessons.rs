@@ -7,6 +7,10 @@ use rusqlite::{Connection, params};
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader, time};
 
+/// The lessons that the ledger keeps, newest first. Each change of a model's settings begins anew, and
+/// leaves lessons that no model of the configuration has any more.
+const KEPT: u32 = 1000;
+
 /// A model as the configuration describes it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ModelKey {
@@ -40,11 +44,22 @@ pub struct SaidRow {
 }
 
 impl Ledger {
-    /// Stores lessons about a model, and forgets those that other settings of it taught.
+    /// Stores lessons about a model, and forgets the oldest ones beyond [`KEPT`].
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_lessons(&self, rows: Vec<LessonRow>) -> Result<(), DbError> {
-        self.write(move |transaction| rows.iter().try_for_each(|row| keep(transaction, row))).await
+        self.write(move |transaction| {
+            rows.iter().try_for_each(|row| keep(transaction, row))?;
+            transaction
+                .execute(
+                    "DELETE FROM lessons WHERE (address, model, settings, parameter) IN (
+                         SELECT address, model, settings, parameter FROM lessons
+                         ORDER BY learned_at DESC LIMIT -1 OFFSET ?1)",
+                    [KEPT],
+                )
+                .map(drop)
+        })
+        .await
     }
 
     /// Stores what a provider said of its model, in place of what it said before.
@@ -65,10 +80,6 @@ impl Ledger {
 
 fn keep(transaction: &Connection, row: &LessonRow) -> rusqlite::Result<()> {
     let ModelKey { address, model, settings } = &row.key;
-    transaction.execute(
-        "DELETE FROM lessons WHERE address = ?1 AND model = ?2 AND settings <> ?3",
-        params![address, model, settings],
-    )?;
     transaction
         .execute(
             "INSERT OR REPLACE INTO lessons (address, model, settings, parameter, said, learned_at)
@@ -121,5 +132,41 @@ impl LedgerReader<'_> {
             })
         })?;
         rows.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lesson(settings: &str, parameter: &str, second: i64) -> LessonRow {
+        let key = ModelKey {
+            address: "a".to_owned(),
+            model: "m".to_owned(),
+            settings: settings.to_owned(),
+        };
+        LessonRow {
+            key,
+            parameter: parameter.to_owned(),
+            said: "no".to_owned(),
+            learned_at: DateTime::from_timestamp(second, 0).unwrap(),
+        }
+    }
+
+    #[tokio::test]
+    async fn two_entries_of_one_model_keep_their_lessons_apart() {
+        let temp = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(temp.path(), None).unwrap().0;
+        for rows in [vec![lesson("cold", "temperature", 1)], vec![lesson("warm", "temperature", 2)]]
+        {
+            ledger.keep_lessons(rows).await.unwrap();
+        }
+        let all = ledger.read(|reader| reader.lessons()).await.unwrap();
+        assert_eq!(all.len(), 2, "{all:?}");
+        let many = (0..i64::from(KEPT)).map(|n| lesson(&format!("s{n}"), "think", 10 + n));
+        ledger.keep_lessons(many.collect()).await.unwrap();
+        let all = ledger.read(|reader| reader.lessons()).await.unwrap();
+        assert_eq!(all.len(), KEPT as usize);
+        assert!(all.iter().all(|row| row.parameter == "think"), "the oldest go first");
     }
 }

@@ -103,6 +103,14 @@ pub(super) const SCHEMA: Schema = Schema {
              OR typeof(until) NOT IN ('integer', 'null') OR until NOT BETWEEN 0 AND 253402300799999
              OR typeof(count) <> 'integer' OR count NOT BETWEEN 1 AND 4294967295 OR typeof(is_backfill) <> 'integer';
         CREATE INDEX record_ends_to_check ON record_ends (run_id) WHERE typeof(run_id) <> 'text' OR typeof(lines) <> 'integer' OR lines < 0 OR typeof(hash) <> 'text';
+    ", "
+        CREATE TABLE lessons_of_settings (
+            address TEXT NOT NULL, model TEXT NOT NULL, settings TEXT NOT NULL, parameter TEXT NOT NULL,
+            said TEXT NOT NULL, learned_at INTEGER NOT NULL, PRIMARY KEY (address, model, settings, parameter)
+        ) WITHOUT ROWID;
+        INSERT INTO lessons_of_settings SELECT address, model, settings, parameter, said, learned_at FROM lessons;
+        DROP TABLE lessons;
+        ALTER TABLE lessons_of_settings RENAME TO lessons;
     "],
 };
 

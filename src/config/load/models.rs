@@ -11,7 +11,7 @@ use crate::catalogue::{Catalogue, CatalogueFile};
 use crate::config::document::{self, Document};
 use crate::config::raw::{RawScript, RawSettings};
 use crate::config::schema::FileSchema;
-use crate::config::{ConfigError, Job, McpServer, Model, SchemaName, Script};
+use crate::config::{Config, ConfigError, Job, McpServer, Model, SchemaName, Script};
 
 /// The age in days from which we warn that the built-in catalogue is old.
 const CATALOGUE_DAYS: i64 = 90;
@@ -77,6 +77,27 @@ impl Loader<'_> {
             }
         }
         (models, names)
+    }
+
+    /// Reports each model whose provider rejects requests with tools, unless it serves only jobs
+    /// without any.
+    pub(super) fn check_tools_of_models(&self, config: &Config, document: &Document) {
+        for (name, model) in config.models.iter().filter(|(_, model)| model.rejects_tools) {
+            let uses = |job: &&Arc<Job>| {
+                let of_job = config.model_of(job);
+                of_job.is_some_and(|of| of.name == *name || of.fallback.contains(name))
+            };
+            let mut jobs = config.jobs.values().filter(uses).peekable();
+            if jobs.peek().is_some() && jobs.all(|job| job.policy.admits_no_tool()) {
+                continue;
+            }
+            let message = format!(
+                "OpenAI rejects each request with tools for `{}` over Chat Completions: use `provider: openai`",
+                model.model_word()
+            );
+            let pointer = format!("/models/{}/provider", pointer_segment(name));
+            self.error(document.error(&pointer, message));
+        }
     }
 
     /// Reports a cost limit that cannot be enforced because a model has no known price.

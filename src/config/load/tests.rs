@@ -269,6 +269,11 @@ fn what_a_provider_would_refuse_at_night_is_refused_at_load() {
     );
     check("provider: openai, model: unheard-of, api_key: k, reasoning_effort: max", "");
     check("provider: openai_chat, model: gpt-5.4, api_key: k", "use `provider: openai`");
+    check(
+        "provider: openai_chat, model: gpt-5.4, api_key: k, base_url: https://eu.api.openai.com/v1",
+        "use `provider: openai`",
+    );
+    check("provider: openai_chat, model: gpt-5-2025-08-07, api_key: k", "");
     check("provider: openai_chat, model: gpt-5.4, api_key: k, reasoning_effort: none", "");
     check("provider: openai_chat, model: gpt-5.4, base_url: http://127.0.0.1:1/v1", "");
     check("provider: openai, model: gpt-4.1, api_key: k, reasoning_effort: low", "does not reason");
@@ -286,6 +291,19 @@ fn what_a_provider_would_refuse_at_night_is_refused_at_load() {
     check("provider: ollama, model: qwen3, price: {input: 1}", "output");
     check("provider: ollama, model: qwen3, price: {input: -1, output: 1}", "minimum");
     check("provider: anthropic, model: m, api_key: \"a\\nb\"", "line break");
+}
+
+#[test]
+fn a_model_that_takes_no_tools_serves_jobs_without_any() {
+    let errors = |tools: &str| {
+        let config = "models: {m: {provider: openai_chat, model: gpt-5.4, api_key: k}}\n";
+        let jobs = format!("version: 1\njobs: [{{name: a, prompt: x, tools: {tools}}}]\n");
+        let files = [("config.yaml", config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs.as_str())];
+        load_texts(&files).report.errors.len()
+    };
+    assert_eq!(errors("{read: []}"), 0);
+    assert_eq!(errors("{read: all}"), 1);
+    assert_eq!(errors("{read: [], write: [scale]}"), 1);
 }
 
 /// LLM-4: a cost limit needs a price.
