@@ -8,6 +8,7 @@
     reason = "a failing test should panic immediately, and tests write their own files"
 )]
 
+mod answers;
 mod approvals;
 mod attacks;
 mod budget;
