@@ -29,7 +29,7 @@ pub(super) use bound::keep_clean;
 pub use index::repair_index;
 use lost::{foreign_locks, foreign_to_runs, lock_lost, settle_cancellations, unreadable_rows};
 pub use restored::{Restored, restore_ledger};
-use resumable::{DaemonTimes, decide, resumptions, worked};
+use resumable::{DaemonTimes, RecordedConfigs, decide, resumptions, worked};
 
 /// An open run that recovery has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -158,10 +158,11 @@ pub async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     let owes_rebuild = lost.owes_rebuild;
     let mut recovery = Recovery { unreadable, owes_rebuild, ..Recovery::default() };
     recovery.unreadable.extend(lost.problems);
+    let mut configs = RecordedConfigs::default();
     for (run_id, lock) in abandoned {
         let is_alive = orphans.alive.contains(run_id.as_str());
         let facts = KnownFacts { is_alive, ..KnownFacts::default() };
-        let found = recover_run(host, &run_id, (lock, facts), redactor).await;
+        let found = recover_run(host, &run_id, (lock, facts), redactor, &mut configs).await;
         recovery.add(run_id, found);
     }
     for run in &mut recovery.resumable {
@@ -196,12 +197,13 @@ pub(super) async fn recover_again(
             return Recovery { failed: failed.collect(), ..recovery };
         }
     };
+    let mut configs = RecordedConfigs::default();
     for (run_id, since) in runs {
         let found = match host.state.take_lock(&run_id) {
             Ok(Some(lock)) => {
                 let is_alive = orphans.alive.contains(run_id.as_str());
                 let facts = KnownFacts { since: Some(since), end: None, is_alive };
-                let work = recover_run(host, &run_id, (lock, facts), redactor);
+                let work = recover_run(host, &run_id, (lock, facts), redactor, &mut configs);
                 // A bug must not stop the recovery of the other runs.
                 let found = AssertUnwindSafe(work).catch_unwind().await;
                 let panicked = |_| Err(io::Error::other("a bug in dutyd; see its log").into());
@@ -247,7 +249,8 @@ pub(super) async fn end_panicked(
         by: None,
     };
     let facts = KnownFacts { since: None, end: Some(end), is_alive: false };
-    match recover_run(host, run_id, (lock, facts), redactor).await {
+    let mut configs = RecordedConfigs::default();
+    match recover_run(host, run_id, (lock, facts), redactor, &mut configs).await {
         Ok(Found::Ended(run, lock)) => {
             lock.close().map_err(|error| error.to_string())?;
             Ok(run.began)
@@ -270,6 +273,7 @@ async fn recover_run(
     run_id: &RunId,
     (lock, facts): (RunLock, KnownFacts),
     redactor: &Redactor,
+    configs: &mut RecordedConfigs,
 ) -> Result<Found, RecoveryError> {
     let nothing =
         Recovered { run_id: run_id.clone(), began: false, had_ended: false, cut_bytes: 0 };
@@ -312,7 +316,7 @@ async fn recover_run(
         Recovered { began: true, had_ended: row.outcome.is_some(), cut_bytes, ..nothing };
     if !recovered.had_ended {
         let is_alive = facts.is_alive;
-        match decide(host, run_id, &lines, facts).await? {
+        match decide(host, run_id, &lines, facts, configs).await? {
             // A probe would answer before the effect of that process (PROC-11).
             Ok(_) if is_alive => return Err(io::Error::other(STILL_ALIVE).into()),
             Ok((spec, worked)) => {

@@ -2,6 +2,7 @@
 //!
 //! *Source*: `docs/design/loop.md`, "After a crash".
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -42,6 +43,32 @@ impl DaemonTimes {
     }
 }
 
+/// The configurations that one recovery has loaded, by digest. Most runs began with the same one.
+#[derive(Default)]
+pub(super) struct RecordedConfigs(BTreeMap<String, Arc<Config>>);
+
+impl RecordedConfigs {
+    /// Returns the configuration with which a run began.
+    ///
+    /// *Errors*: a file system gives no answer. The inner error says why the configuration cannot be
+    /// loaded; it is not kept, because the next attempt may succeed.
+    async fn get(
+        &mut self,
+        host: &Host,
+        start: &SessionStart,
+    ) -> Result<Result<Arc<Config>, String>, HostWorkError> {
+        if let Some(config) = self.0.get(&start.config_digest) {
+            return Ok(Ok(config.clone()));
+        }
+        let (of_host, digest) = (host.clone(), start.config_digest.clone());
+        let loaded = HostWork::of(&start.job).run(move || config_of(&of_host, &digest)).await?;
+        if let Ok(config) = &loaded {
+            self.0.insert(start.config_digest.clone(), config.clone());
+        }
+        Ok(loaded)
+    }
+}
+
 /// Decides whether a run continues; returns the run as it began, and how long it has worked. If it does
 /// not continue, keeps the reason in the ledger.
 ///
@@ -51,6 +78,7 @@ pub(super) async fn decide(
     run_id: &RunId,
     lines: &[ReadLine],
     KnownFacts { since, end, .. }: KnownFacts,
+    configs: &mut RecordedConfigs,
 ) -> Result<Result<(RunSpec, Duration), RecoveryEnd>, RecoveryError> {
     let ledger = host.ledger.get().await?;
     let (id, slot) = (run_id.clone(), slot_of(lines));
@@ -75,7 +103,7 @@ pub(super) async fn decide(
     if let Some(end) = end.or(known_end) {
         return Ok(Err(end));
     }
-    match resumable(host, run_id, lines, &times).await? {
+    match resumable(host, run_id, lines, &times, configs).await? {
         Ok(spec) => {
             // Do not count the time after `since` as work.
             let until = times.last_seen.into_iter().chain(since).min();
@@ -109,13 +137,13 @@ async fn resumable(
     run_id: &RunId,
     lines: &[ReadLine],
     times: &DaemonTimes,
+    configs: &mut RecordedConfigs,
 ) -> Result<Result<RunSpec, String>, HostWorkError> {
     let start = match lines.first().and_then(known) {
         Some(Event::SessionStart(start)) => start.clone(),
         _ => return Ok(Err("its transcript does not begin with `session_start`".to_owned())),
     };
-    let (of_host, of_run) = (host.clone(), start.clone());
-    let config = HostWork::of(&start.job).run(move || config_of(&of_host, &of_run)).await?;
+    let config = configs.get(host, &start).await?;
     Ok(spec_of(host, run_id, (&start, config), lines, times))
 }
 
@@ -196,9 +224,8 @@ fn downtime(last: Option<DateTime<Utc>>, times: &DaemonTimes, now: DateTime<Utc>
     lengths.max().unwrap_or_default().max(TimeDelta::zero())
 }
 
-/// Loads the configuration with which a run began.
-fn config_of(host: &Host, start: &SessionStart) -> Result<Arc<Config>, String> {
-    let digest = &start.config_digest;
+/// Loads the recorded configuration with this digest.
+fn config_of(host: &Host, digest: &str) -> Result<Arc<Config>, String> {
     let kept = host.state.read_config(digest).map_err(|error| cannot_load(&error))?;
     let files: RecordedFiles =
         serde_json::from_slice(&kept).map_err(|error| cannot_load(&error))?;
@@ -206,7 +233,7 @@ fn config_of(host: &Host, start: &SessionStart) -> Result<Arc<Config>, String> {
     let (trust, secrets) = (Trust::Given, SecretsMode::Resolve);
     let loaded = load(&set, &host.environment, trust, secrets, 0, host.clock.now());
     let config = loaded.config.ok_or_else(|| cannot_load(&loaded.report.summary()))?;
-    match config.digest == *digest {
+    match config.digest == digest {
         true => Ok(Arc::new(config)),
         false => Err(cannot_load(&"the recorded files do not match their digest")),
     }
