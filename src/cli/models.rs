@@ -11,7 +11,7 @@ use super::error::CliError;
 use super::output;
 use super::source::{self, Source, Wanted};
 use super::wrap::{hang, terminal_width};
-use crate::config::Trust;
+use crate::config::{FileSet, SecretsMode, Trust};
 use crate::run::{Learned, ModelView, ask_providers, model_views};
 use crate::server::{ModelsAnswer, ModelsQuery};
 use crate::sinks::Observers;
@@ -49,7 +49,10 @@ pub(crate) async fn models(context: &Context, args: &ModelsArgs) -> Result<ExitC
 }
 
 async fn of_files(context: &Context, args: &ModelsArgs) -> Result<ModelsAnswer, CliError> {
-    let config = context.config_for_reading(Trust::Advised)?;
+    let config = match context.config_for_reading(Trust::Advised) {
+        Ok(config) => config,
+        Err(error) => return Err(with_warnings(context, error)),
+    };
     let mut problems = Vec::new();
     if args.online {
         let host = context.host(Observers::default());
@@ -66,6 +69,22 @@ async fn of_files(context: &Context, args: &ModelsArgs) -> Result<ModelsAnswer, 
     let learned = source::unless_lost(Learned::read_file(&context.dirs.state).map(Some))?;
     let learned = learned.unwrap_or_default();
     Ok(ModelsAnswer { models: model_views(&config, &learned, context.clock.now()), problems })
+}
+
+/// Adds the warnings about models to the errors of a configuration: the values of a model are not shown
+/// before they are mended.
+fn with_warnings(context: &Context, error: CliError) -> CliError {
+    let Ok(set) = FileSet::of_directory(&context.dirs.config) else { return error };
+    let mut report = context.load(&set, Trust::Advised, SecretsMode::Tolerate).report;
+    report.warnings.retain(|warning| warning.field.starts_with("models."));
+    report.errors.clear();
+    match report.warnings.is_empty() {
+        true => error,
+        false => CliError {
+            message: format!("{}\n{}", error.message, report.render().trim_end()),
+            ..error
+        },
+    }
 }
 
 /// Returns a value for people; empty if it is unknown.

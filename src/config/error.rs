@@ -52,6 +52,12 @@ pub struct Report {
 }
 
 impl ConfigError {
+    /// Returns the name of the file without its directory.
+    #[must_use]
+    pub fn file_name(&self) -> &str {
+        self.file.rsplit_once('/').map_or(&self.file, |(_, name)| name)
+    }
+
     /// Returns an error about a whole file, without a location.
     #[must_use]
     pub fn of_file(file: impl Into<String>, message: impl Into<String>) -> Self {

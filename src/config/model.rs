@@ -35,7 +35,8 @@ pub struct Model {
     pub shutdown: Option<(NaiveDate, Origin)>,
     /// Whether the catalogue or the operator has a row for the model.
     pub is_known: bool,
-    /// What is out of date, and what the provider will refuse.
+    /// What is out of date, and what the provider will refuse: `config.yaml:4: …`. The loader of the
+    /// file adds them.
     pub warnings: Vec<String>,
     /// Whether the provider rejects each request with tools over this wire format.
     pub rejects_tools: bool,
@@ -160,7 +161,6 @@ impl Model {
                 Provider::Remote(Box::new(remote))
             }
         };
-        let before = diagnostics.warnings.len();
         let prices = match &provider {
             Provider::Scripted(_) => Some(Priced::free()),
             Provider::Remote(remote) => {
@@ -177,8 +177,6 @@ impl Model {
         let vendor = format.and_then(|format| vendor(format, catalogue));
         let shutdown = found.shutdown(vendor).map(|(day, _, origin)| (day, origin));
         let is_known = found.is_known() || format.is_none();
-        let own = diagnostics.warnings.iter().skip(before);
-        let warnings = own.map(|warning| warning.message.clone()).collect();
         Some(Self {
             name: name.to_owned(),
             provider,
@@ -188,7 +186,7 @@ impl Model {
             prices,
             shutdown,
             is_known,
-            warnings,
+            warnings: Vec::new(),
             rejects_tools,
             fallback: raw.fallback.clone().unwrap_or_default(),
         })

@@ -480,6 +480,24 @@ default_model: a
     has("errors", 5, "takes only none, low, medium, high, xhigh");
     has("errors", 6, "use `provider: openai`");
     has("errors", 2, "the price of the model `f` is unknown");
+    let told = place.dutyd(&["models"]).stderr;
+    for place in [
+        "config.yaml:2:",
+        "config.yaml:3:",
+        "config.yaml:4:",
+        "config.yaml:5:",
+        "config.yaml:6:",
+        "jobs.yaml:2:",
+    ] {
+        assert!(told.contains(place), "{place}: {told}");
+    }
+    let whole =
+        config.lines().filter(|line| !line.starts_with("  d:") && !line.starts_with("  e:"));
+    place.write("config.yaml", &whole.map(|line| format!("{line}\n")).collect::<String>());
+    place.write("jobs.yaml", "version: 1\njobs: []\n");
+    let models = place.json(&["models"]);
+    let warning = models[2]["warnings"][0].as_str().unwrap();
+    assert!(warning.starts_with("config.yaml:4: `claude-opus-5` refuses"), "{warning}");
 }
 
 /// Returns the answer of a server that enforces `rule`: what is wrong with a request, else two calls

@@ -56,9 +56,15 @@ impl Loader<'_> {
                 // The schema check has reported why a part of the price is missing.
                 diagnostics.errors.retain(|error| error.pointer != "/price");
             }
+            let warnings = diagnostics.warnings.iter().map(|warning| {
+                let pointer = format!("{pointer}{}", warning.pointer);
+                let located = file.document.error(&pointer, warning.message.clone());
+                format!("{}:{}: {}", located.file_name(), located.line, located.message)
+            });
+            let warnings = warnings.collect();
             self.report(&file.document, &pointer, diagnostics);
             if let Some(model) = model {
-                models.insert(name.clone(), Arc::new(model));
+                models.insert(name.clone(), Arc::new(Model { warnings, ..model }));
             }
         }
         for (name, model) in &models {
