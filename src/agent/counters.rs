@@ -156,21 +156,21 @@ impl Counters {
         charge
     }
 
-    /// Estimates the tokens of a request with this history. `per_token` is the number of characters of
-    /// a token of the model; `None` if it is unknown.
+    /// Estimates the tokens of a request with this history. `characters_per_token` is `None` if it is
+    /// unknown for the model.
     pub(crate) fn estimate(
         &self,
         system: &str,
         tools_bytes: usize,
         history: &[Turn],
-        per_token: Option<f64>,
+        characters_per_token: Option<f64>,
     ) -> u64 {
         let (counted, skipped, before) = match self.counted {
             Some((counted, len)) => (counted, len, 0),
             None => (0, 0, system.len() + tools_bytes),
         };
         let rest = history.iter().skip(skipped).map(characters).sum::<usize>();
-        counted.saturating_add(tokens_of(before + rest, per_token))
+        counted.saturating_add(tokens_of(before + rest, characters_per_token))
     }
 }
 
@@ -184,14 +184,14 @@ fn tokens(characters: usize) -> u64 {
     clippy::cast_sign_loss,
     reason = "a text is far smaller than 2^52 characters"
 )]
-fn tokens_of(characters: usize, per_token: Option<f64>) -> u64 {
-    match per_token.filter(|per_token| *per_token > 0.0) {
-        Some(per_token) => (characters as f64 / per_token).ceil() as u64,
+fn tokens_of(characters: usize, characters_per_token: Option<f64>) -> u64 {
+    match characters_per_token.filter(|count| *count > 0.0) {
+        Some(characters_per_token) => (characters as f64 / characters_per_token).ceil() as u64,
         None => tokens(characters),
     }
 }
 
-/// Returns the characters of a turn.
+/// Returns the size of a turn in bytes, which estimates count as characters.
 fn characters(turn: &Turn) -> usize {
     match turn {
         Turn::User(text) | Turn::Steering(text) => text.len(),

@@ -125,7 +125,8 @@ pub struct Machine {
     changes: Changes,
     call_ids: BTreeSet<CallId>,
     confirmed: bool,
-    /// Whether a call of the run has worked, or its precheck gave an answer.
+    /// Whether the run may succeed: a call worked, the precheck answered, or the rules or the tools
+    /// require no call.
     has_looked: bool,
     last_text: String,
     failed_in_a_row: u64,

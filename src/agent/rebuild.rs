@@ -129,7 +129,7 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
     let of_loop = sources.events.iter().filter(|event| is_of_loop(event) && !is_of_precheck(event));
     let mut events = of_loop.peekable();
     let start = RecordedStart::find(sources.events).and_then(|start| start.task);
-    machine.set_was_asked(events.clone().any(passes_limits));
+    machine.set_was_asked(events.clone().any(is_past_limits));
     let mut step = machine.step(Input::Start(start.unwrap_or_else(|| sources.task.clone())));
     loop {
         let mut made = std::mem::take(&mut step.events).into_iter();
@@ -165,7 +165,9 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                 }
             }
             (_, Some(Event::Warning { usage: Some(usage), cost_usd, .. })) => {
-                machine.charge(&BrokenOff { usage: *usage, cost: *cost_usd, is_estimated: false });
+                let price = (sources.model)(None).price;
+                let is_estimated = price.is_some_and(|price| price.is_estimated);
+                machine.charge(&BrokenOff { usage: *usage, cost: *cost_usd, is_estimated });
                 events.next();
                 step.events = Vec::new();
                 continue;
@@ -181,7 +183,7 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                 // The calls of the last reply are counted once the rest is dispatched.
                 let settled = lines.settled(machine);
                 let decided = if lines.have_ended(next) { settled } else { BTreeMap::new() };
-                machine.set_was_asked(events.clone().skip(1).any(passes_limits));
+                machine.set_was_asked(events.clone().skip(1).any(is_past_limits));
                 step = machine.replay(input, &decided);
                 continue;
             }
@@ -201,13 +203,13 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
         };
         // The event of a failed request is still to come.
         let own = usize::from(matches!(input, Input::ModelFailed(_)));
-        machine.set_was_asked(events.clone().skip(own).any(passes_limits));
+        machine.set_was_asked(events.clone().skip(own).any(is_past_limits));
         step = machine.step(input);
     }
 }
 
 /// Tells whether an event shows that the limits allowed the next request, or that it was made.
-fn passes_limits(event: &Event) -> bool {
+fn is_past_limits(event: &Event) -> bool {
     is_of_window(event)
         || match event {
             Event::SteeringInjected { source, .. } => source == BUDGET,

@@ -21,7 +21,7 @@ pub struct Rules {
     /// Whether the model must confirm its first reply without calls. Has no effect in a session
     /// without tools.
     pub confirm: bool,
-    /// Whether a run in which no call worked is not green.
+    /// Whether a run in which no call worked ends as `nothing_done`.
     pub needs_call: bool,
     /// How many of the last calls to search for repetitions; `None` disables the search.
     pub loop_window: Option<usize>,

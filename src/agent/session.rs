@@ -344,7 +344,7 @@ impl Session {
             };
             if let Some(parameter) = error.dropped {
                 let message = format!(
-                    "`{}` does not take `{parameter}`: {}; the request is repeated without it",
+                    "`{}` refuses `{parameter}`: {}; dutyd repeats the request in another form",
                     model.name, error.message
                 );
                 let warning = self.take_broken_off().warning("parameter_dropped", message);

@@ -8,7 +8,7 @@
 use std::borrow::Cow;
 
 /// The longest id that is read, in bytes; of a longer one, the rest is ignored.
-const LONGEST: usize = 200;
+const MAX_ID_BYTES: usize = 200;
 
 /// Words of an id that name a state of the same model.
 const STATES: &[&str] = &["latest", "preview", "exp", "experimental"];
@@ -51,7 +51,7 @@ impl ModelId {
     /// Reads an id. Any text gives a name, if need be one that no model has.
     #[must_use]
     pub fn parse(id: &str) -> Self {
-        let (id, _) = id.split_at(id.floor_char_boundary(LONGEST));
+        let (id, _) = id.split_at(id.floor_char_boundary(MAX_ID_BYTES));
         let id = id.trim().to_ascii_lowercase();
         let bare = &*without_vendor(without_variant(&id));
         let mut read = Read::default();
@@ -256,7 +256,7 @@ mod tests {
             check(id, name, version);
         }
         let long = format!("claude-opus-5-{}", "x".repeat(10_000));
-        assert!(ModelId::parse(&long).name.len() <= LONGEST + 2);
+        assert!(ModelId::parse(&long).name.len() <= MAX_ID_BYTES + 2);
         for id in ["", "-", ":", "@", "/", "é-ü", "ft:", "4", "0"] {
             assert!(ModelId::parse(id).name.len() <= id.len() + 2, "{id}");
         }

@@ -46,7 +46,7 @@ impl Indexed {
     }
 
     /// Returns the family with the most words of the id; among equals, the one that begins like the
-    /// id. `None` if the id has no version, and has a word that nothing here explains: it may be older
+    /// id. `None` if the id has no version, and has a word that neither a rule nor a row of the family has: it may be older
     /// than all rules (`deepseek-coder-6.7b`).
     fn family_of(&self, id: &ModelId) -> Option<&FamilyRow> {
         let begins = |family: &FamilyRow| family.words.first() == id.words.first();
@@ -59,11 +59,11 @@ impl Indexed {
         let found = families.max_by_key(|family| (family.words.len(), begins(family)))?;
         let has_floors = found.rules.iter().any(|rule| rule.from.is_some());
         let is_clear = id.version.is_some() || !has_floors;
-        (is_clear || id.words.iter().all(|word| self.explains(found, word))).then_some(found)
+        (is_clear || id.words.iter().all(|word| self.has_word(found, word))).then_some(found)
     }
 
     /// Tells whether a rule of the family, or the id of one of its models, has the word.
-    fn explains(&self, family: &FamilyRow, word: &String) -> bool {
+    fn has_word(&self, family: &FamilyRow, word: &String) -> bool {
         let mut words = family.words.iter().chain(family.rules.iter().flat_map(|rule| &rule.words));
         let ids =
             self.file.models.iter().flat_map(|row| std::iter::once(&row.id).chain(&row.aliases));
@@ -173,7 +173,7 @@ impl Catalogue {
 
     /// Tells whether there is a row for any model of a provider.
     #[must_use]
-    pub fn lists(&self, provider: &str) -> bool {
+    pub fn has_models_of(&self, provider: &str) -> bool {
         let mut models = self.files.iter().flat_map(|(indexed, _)| &indexed.file.models);
         models.any(|row| row.provider == provider)
     }
@@ -185,8 +185,8 @@ impl Catalogue {
         self.provider_at(host).map(|provider| provider.chat.clone()).unwrap_or_default()
     }
 
-    /// Returns the price of the relative of `id` that costs most: of the models with the same words,
-    /// else of all models whose id begins with the same word. Leaves out models that are shut down, and
+    /// Returns the highest price among the relatives of `found`, marked as estimated: of the models with
+    /// the same words, else of all models whose id begins with the same word. Leaves out models that are shut down, and
     /// those that cost nothing: their provider gives them away.
     #[must_use]
     pub fn dearest_relative(&self, found: &Found, now: DateTime<Utc>) -> Option<Prices> {
@@ -241,7 +241,7 @@ impl Found {
         })
     }
 
-    /// Returns the prices of the model at whatever provider: those of the operator, else the highest.
+    /// Returns the prices of the model at any provider: those of the operator, else the highest.
     /// `None` if they are unknown, or if every provider gives the model away.
     #[must_use]
     pub fn prices_anywhere(&self, now: DateTime<Utc>) -> Option<Prices> {

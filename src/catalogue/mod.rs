@@ -1,4 +1,4 @@
-//! What dutyd knows of models: data with a date and a source, not code.
+//! The catalogue of models: data with dates and sources, not code.
 //!
 //! `catalogue.json` is built in; an operator adds files of the same form. A model that no row names
 //! gets the rules of its family, from the newest version that is not newer than it. This folder

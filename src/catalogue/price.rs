@@ -354,7 +354,7 @@ impl Price {
         (rates.output.max(self.rates.output), rates.input.max(self.rates.input))
     }
 
-    /// Returns the rates of the configuration and the listing.
+    /// Returns the rates of a request without long input, peak hours included.
     #[must_use]
     pub fn rates(&self) -> &Rates {
         &self.rates

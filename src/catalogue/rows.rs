@@ -98,7 +98,7 @@ pub struct ProviderRow {
     pub chat: ChatRules,
     /// Day on which the source said so.
     pub as_of: NaiveDate,
-    /// Where this was read: a key of `sources`, or text.
+    /// Source of the row: a key of `sources`, or text.
     pub source: String,
 }
 
@@ -149,11 +149,11 @@ pub struct FamilyRule {
     /// First version to which the rule applies, such as 4.7. Without it, the rule applies to all.
     #[schemars(regex(pattern = r"^[0-9]+(\.[0-9]+)*$"))]
     pub from: Option<String>,
-    /// What holds from then on.
+    /// Traits from this version on.
     pub traits: Traits,
     /// Day on which the source said so.
     pub as_of: NaiveDate,
-    /// Where this was read: a key of `sources`, or text.
+    /// Source of the row: a key of `sources`, or text.
     pub source: String,
 }
 
@@ -168,7 +168,7 @@ pub struct ModelRow {
     /// Other ids of the same model.
     #[serde(default)]
     pub aliases: Vec<String>,
-    /// What holds for this model in place of the rules of its family.
+    /// Traits of the model; each replaces that of its family.
     #[serde(default)]
     pub traits: Traits,
     /// Prices, by the days on which they apply.
@@ -183,7 +183,7 @@ pub struct ModelRow {
     pub confirmed: bool,
     /// Day on which the source said so.
     pub as_of: NaiveDate,
-    /// Where this was read: a key of `sources`, or text.
+    /// Source of the row: a key of `sources`, or text.
     pub source: String,
 }
 
@@ -191,7 +191,7 @@ fn yes() -> bool {
     true
 }
 
-/// What holds for a model. A trait that is left out is unknown here.
+/// The traits of a model. An absent trait is unknown to this source.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Traits {
@@ -269,7 +269,7 @@ pub enum ReasoningForm {
     Switch,
 }
 
-/// How much a model may reason before it answers.
+/// How much a model may reason before it answers, in ascending order.
 #[derive(
     Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
 )]
@@ -282,6 +282,14 @@ pub enum Effort {
     High,
     Xhigh,
     Max,
+}
+
+impl Traits {
+    /// Returns the most tokens that a request may have: the smaller one of context window and input limit.
+    #[must_use]
+    pub fn most_input(&self) -> Option<u64> {
+        self.context_window.into_iter().chain(self.input_limit).min()
+    }
 }
 
 impl Effort {

@@ -50,7 +50,7 @@ pub(crate) enum Verb {
     Explain(ExplainArgs),
     /// List the tools with their category, and which of them a job may use
     Tools(ToolsArgs),
-    /// List the models and what is known of them, with the source of each value
+    /// List the models with their known values and the source of each
     Models(ModelsArgs),
     /// Make one tool call through the gate, without a model
     Call(CallArgs),

@@ -56,13 +56,15 @@ async fn of_files(context: &Context, args: &ModelsArgs) -> Result<ModelsAnswer, 
     let mut problems = Vec::new();
     if args.online {
         let host = context.host(Observers::default());
-        // Without a ledger, nothing can be remembered, so nothing is asked.
+        // Only a ledger can keep the answers, so we do not ask without one.
         if !host.has_ledger() {
             let message = format!(
                 "the answers of the providers cannot be kept: {} does not contain a ledger",
                 context.dirs.state.display()
             );
-            return Err(CliError::not_found(message).hint("ask where the daemon runs"));
+            return Err(CliError::not_found(message).hint(
+                "run `dutyd models --online` on the host of the daemon, or set --state-dir",
+            ));
         }
         problems = ask_providers(&config, &host).await;
     }
@@ -147,7 +149,7 @@ fn details(view: &ModelView) -> String {
             value.as_of.map(|day| day.to_string()).unwrap_or_default(),
         ]
     });
-    let known = if view.known { "" } else { ", which no row of the catalogue names" };
+    let known = if view.known { "" } else { " (neither in the catalogue nor in models.d)" };
     let mut text = format!("{}: {} {}{known}\n", view.name, view.provider, view.model);
     text.push_str(&output::table(&header, rows));
     let warnings = view.warnings.iter().map(|warning| format!("warning: {warning}\n"));

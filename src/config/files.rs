@@ -220,7 +220,7 @@ fn list_models(directory: &Path) -> Result<Vec<PathBuf>, ConfigError> {
     match files.iter().find(|path| path.extension().is_none_or(|ending| ending != "json")) {
         None => Ok(files),
         Some(path) => {
-            let message = "only files that end in `.json` are read here";
+            let message = "dutyd reads only files that end in `.json` here";
             Err(ConfigError::of_file(path.display().to_string(), message)
                 .with_hint("rename it, or remove it"))
         }

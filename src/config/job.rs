@@ -121,7 +121,7 @@ pub struct Policy {
 impl Policy {
     /// Tells whether the job may use no tool at all.
     #[must_use]
-    pub fn admits_no_tool(&self) -> bool {
+    pub fn is_without_tools(&self) -> bool {
         let reads = match &self.read {
             ReadPolicy::All => true,
             ReadPolicy::Only(names) => !names.is_empty(),
@@ -261,7 +261,7 @@ pub struct Job {
     pub limits: Limits,
     /// Whether the model must confirm its first answer without calls.
     pub double_confirmation: bool,
-    /// Whether a run in which no call worked may be green.
+    /// Whether a run in which no call worked may succeed.
     pub allow_no_calls: bool,
     /// The number of recent calls to check for repetitions; `None` disables the check.
     pub loop_window: Option<usize>,

@@ -78,10 +78,10 @@ impl Model {
         self.prices.as_ref()?.prices.at(now)
     }
 
-    /// Returns the context window in tokens.
+    /// Returns the part of the context window that requests may fill, in tokens.
     #[must_use]
     pub fn context_window(&self) -> u64 {
-        self.facts.traits().context_window.unwrap_or(self.profile.context_window)
+        self.facts.traits().most_input().unwrap_or(self.profile.context_window)
     }
 
     /// Returns a model of OpenAI, or of the compatible server at `base_url`. `None` if the address or

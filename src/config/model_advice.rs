@@ -29,19 +29,21 @@ pub(super) fn advise(
         diagnostics.warnings.push(warning);
     };
     if let Some(provider) = provider {
-        if let Some((message, hint)) = unknown(remote, found, catalogue, provider) {
+        if let Some((message, hint)) = warn_of_unknown_id(remote, found, catalogue, provider) {
             warn("/model", message, hint);
         }
         if prices.is_none() {
-            let message =
-                format!("no price of `{}` is known, so its cost is unknown", remote.model);
+            let message = format!(
+                "the price of `{}` is unknown, so dutyd cannot state its cost",
+                remote.model
+            );
             warn("/model", message, Some("add `price:` to the model".to_owned()));
         }
     }
-    if let Some(message) = shutdown(remote, found, catalogue, now) {
+    if let Some(message) = warn_of_shutdown(remote, found, catalogue, now) {
         warn("/model", message, Some("choose another model".to_owned()));
     }
-    if let Some(message) = temperature(remote) {
+    if let Some(message) = warn_of_temperature(remote) {
         warn("/temperature", message, Some("remove `temperature`".to_owned()));
     }
     let limit = remote.traits.output_limit;
@@ -59,13 +61,13 @@ pub(super) fn advise(
 }
 
 /// Warns of an id that no row names, at a provider whose models the catalogue lists.
-fn unknown(
+fn warn_of_unknown_id(
     remote: &Remote,
     found: &Found,
     catalogue: &Catalogue,
     provider: &ProviderRow,
 ) -> Option<(String, Option<String>)> {
-    if found.is_known() || !catalogue.lists(&provider.name) {
+    if found.is_known() || !catalogue.has_models_of(&provider.name) {
         return None;
     }
     let as_of = catalogue.as_of().map(|day| format!(" of {day}")).unwrap_or_default();
@@ -85,7 +87,7 @@ pub(super) fn vendor(format: WireFormat, catalogue: &Catalogue) -> Option<&str> 
 }
 
 /// Warns of a model that its provider does not serve any more, or only for a few weeks.
-fn shutdown(
+fn warn_of_shutdown(
     remote: &Remote,
     found: &Found,
     catalogue: &Catalogue,
@@ -97,20 +99,21 @@ fn shutdown(
         return None;
     }
     let model = &remote.model;
-    let instead =
-        routed_to.map(|id| format!("; it serves `{id}` in its place")).unwrap_or_default();
+    let instead = routed_to
+        .map(|id| format!("; from then on, it serves `{id}` in its place"))
+        .unwrap_or_default();
     Some(match day <= today {
         true => format!("the provider has not served `{model}` since {day}{instead}"),
         false => format!("the provider serves `{model}` only until {day}{instead}"),
     })
 }
 
-fn temperature(remote: &Remote) -> Option<String> {
+fn warn_of_temperature(remote: &Remote) -> Option<String> {
     let own = remote.temperature?;
     let model = &remote.model;
     let refused = |when: &str| {
         format!(
-            "`{model}` refuses `temperature`{when}; the first request that is refused is repeated without it"
+            "`{model}` refuses `temperature`{when}; dutyd repeats the first refused request without it"
         )
     };
     match remote.traits.temperature? {

@@ -63,7 +63,7 @@ fn configured(
     diagnostics: &mut Diagnostics,
 ) -> Option<Prices> {
     if let Some(like) = &raw.like {
-        if raw.input.is_some() || raw.output.is_some() || raw.long.is_some() {
+        if raw.has_rates() {
             let message = "`like` takes the whole price of another model: remove the other keys";
             diagnostics.error("/price/like", message);
         }
@@ -71,7 +71,7 @@ fn configured(
         if prices.is_none() {
             let near = catalogue.nearest(like).filter(|near| near != like);
             let near = near.map(|near| format!("; did you mean `{near}`?")).unwrap_or_default();
-            diagnostics.error("/price/like", format!("no price of `{like}` is known{near}"));
+            diagnostics.error("/price/like", format!("the price of `{like}` is unknown{near}"));
         }
         return prices;
     }

@@ -113,7 +113,8 @@ pub(crate) struct RawModel {
     pub(crate) stream: Option<bool>,
     /// Maximum number of output tokens per response, reasoning included. A request that follows an
     /// answer that was cut off asks for more. Defaults to 32000, and to 64000 from the effort high
-    /// on, if the provider needs a limit or the model's own limit is known.
+    /// on, at most the model's own limit. At a server that is not in the catalogue, only anthropic has a
+    /// default.
     #[schemars(range(min = 1, max = 10_000_000))]
     pub(crate) max_output_tokens: Option<u32>,
     /// Sampling temperature; 0 is the most predictable. Newer models refuse it.
@@ -124,7 +125,8 @@ pub(crate) struct RawModel {
     /// Family of the model, which determines its prompt, tool names and project documents. Defaults
     /// to the provider's own family, else to generic.
     pub(crate) profile: Option<RawProfile>,
-    /// Context window in tokens. Defaults to what is known of the model, else to the profile's.
+    /// Context window in tokens. Defaults to that of the model, else to the profile's; for ollama to that in
+    /// models.d, else to the profile's, because the server reserves memory for it.
     #[schemars(range(min = 256, max = 100_000_000))]
     pub(crate) context_window: Option<u64>,
     /// Timeout for the whole response. Defaults to 10m.
@@ -165,12 +167,12 @@ pub(crate) enum RawProfile {
 #[derive(Debug, Clone, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawPrice {
-    /// Id of a model in the catalogue whose price applies.
+    /// Id of a model in the catalogue whose whole price applies; excludes the other keys.
     pub(crate) like: Option<String>,
-    /// Price of input tokens.
+    /// Price of input tokens. Required without `like`.
     #[schemars(range(min = 0))]
     pub(crate) input: Option<f64>,
-    /// Price of output tokens, including reasoning.
+    /// Price of output tokens, including reasoning. Required without `like`.
     #[schemars(range(min = 0))]
     pub(crate) output: Option<f64>,
     /// Price of input tokens read from the provider's cache. Defaults to `input`.
@@ -181,6 +183,14 @@ pub(crate) struct RawPrice {
     pub(crate) cache_write: Option<f64>,
     /// Rates of a request with long input.
     pub(crate) long: Option<RawLongPrice>,
+}
+
+impl RawPrice {
+    /// Tells whether a key other than `like` is set.
+    pub(crate) fn has_rates(&self) -> bool {
+        let rates = [self.input, self.output, self.cached_input, self.cache_write];
+        rates.iter().any(Option::is_some) || self.long.is_some()
+    }
 }
 
 /// Rates of a request with long input.

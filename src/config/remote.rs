@@ -130,7 +130,7 @@ impl Remote {
         self.traits.images == Some(true)
     }
 
-    /// Tells whether the model reasons before it answers; `None` if nobody knows.
+    /// Tells whether the model reasons before it answers; `None` if unknown.
     #[must_use]
     pub fn reasons(&self) -> Option<bool> {
         match self.reasoning_effort {

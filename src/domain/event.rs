@@ -285,7 +285,7 @@ pub enum Event {
         /// Input tokens that the provider wrote to its cache.
         #[serde(default, skip_serializing_if = "is_zero")]
         cache_write_tokens: u64,
-        /// Those of them that it keeps for its long lifetime.
+        /// Input tokens written to the cache for the long lifetime; part of `cache_write_tokens`.
         #[serde(default, skip_serializing_if = "is_zero")]
         cache_write_long_tokens: u64,
         /// Cost of the reply; null if the price is unknown.

@@ -120,7 +120,7 @@ stop_reasons! {
     /// The final answer was empty, cut off, or a call written as text, and stayed so when the loop
     /// asked again.
     NoAnswer = "no_answer" => Failed,
-    /// No call of the run worked, so it has looked at nothing.
+    /// No call of the run worked, and its job does not set `allow_no_calls`.
     NothingDone = "nothing_done" => Failed,
     /// The provider rejected the key.
     ProviderAuth = "provider_auth" => Failed,

@@ -9,11 +9,11 @@ use serde_json::Value;
 use crate::agent::Claim;
 
 /// The deepest nesting that is read, and the most entries of a list.
-const DEPTH: usize = 6;
-const ENTRIES: usize = 8;
+const MAX_DEPTH: usize = 6;
+const MAX_ENTRIES: usize = 8;
 
 /// The most claims of one body.
-const MOST: usize = 64;
+const MAX_CLAIMS: usize = 64;
 
 /// The keys under which an error holds another one.
 const NESTED: &[&str] =
@@ -27,18 +27,18 @@ pub(super) fn of_body(parsed: &Value, body: &str) -> Vec<Claim> {
         claims.push(Claim { message: body.to_owned(), ..Claim::default() });
     }
     collect(parsed, 0, &mut claims);
-    claims.truncate(MOST);
+    claims.truncate(MAX_CLAIMS);
     claims.reverse();
     claims
 }
 
 fn collect(value: &Value, depth: usize, claims: &mut Vec<Claim>) {
-    if depth > DEPTH || claims.len() >= MOST {
+    if depth > MAX_DEPTH || claims.len() >= MAX_CLAIMS {
         return;
     }
     match value {
         Value::Array(items) => {
-            items.iter().take(ENTRIES).for_each(|item| collect(item, depth + 1, claims));
+            items.iter().take(MAX_ENTRIES).for_each(|item| collect(item, depth + 1, claims));
         }
         Value::Object(_) => {
             claims.extend(of_object(value));

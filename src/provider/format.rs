@@ -18,12 +18,13 @@ use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResul
 /// makes more on purpose.
 const MAX_CALLS: usize = 1000;
 
-/// Output tokens that every supported model can write. If nobody knows the limit of the model, a
-/// request has no higher limit: the model may reject it.
+/// Output tokens that every supported model can write. If no setting or catalogue limit
+/// applies, a request for a budget carries only a lower limit, because the model may reject a higher
+/// one.
 const COMMON_OUTPUT_TOKENS: u32 = 8192;
 
-/// By how much a request that follows a cut answer raises the limit.
-const RAISE: u32 = 4;
+/// Factor by which a request that follows a cut answer raises the limit.
+const RAISE_FACTOR: u32 = 4;
 
 /// Returns the most tokens of a reply, reasoning included; `None` leaves the limit to the provider.
 ///
@@ -34,7 +35,7 @@ pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Opt
     let own = match settings.sent_output_tokens() {
         Some(own) if request.follows_cut => {
             let most = known.map_or(u32::MAX, |known| known.max(own));
-            Some(own.saturating_mul(RAISE).min(most).min(room(settings, request).max(own)))
+            Some(own.saturating_mul(RAISE_FACTOR).min(most).min(room(settings, request).max(own)))
         }
         // The limit of the server cut the answer off.
         None if request.follows_cut => {

@@ -1,4 +1,4 @@
-//! What providers say of a model when they are asked: window, limits, efforts, prices, shutdown.
+//! Reads a provider's metadata on a model: window, limits, efforts, prices, shutdown.
 //!
 //! The answers differ by server. A window counts only if the server serves it: the one that a model
 //! was trained with may be larger. Everything here is a claim of a server, so a number counts only

@@ -29,7 +29,7 @@ pub fn refused_parameter(format: WireFormat, status: u16, body: &str) -> Option<
     refusal::refused(&error, &sent, "m").map(|refused| refused.name)
 }
 
-/// Reads a response in the wire format `format`, without a [x.
+/// Reads a response in the wire format `format`, without a request.
 ///
 /// *Errors*: the response is cut off, too large or malformed, or reports an error.
 #[doc(hidden)]

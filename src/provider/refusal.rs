@@ -77,7 +77,7 @@ impl Optional {
         self.place == Place::History
     }
 
-    /// Tells whether `word` is a name of the parameter, in whatever spelling.
+    /// Tells whether `word` is a name of the parameter, in any spelling.
     fn is_named(&self, word: &str) -> bool {
         self.words.iter().any(|known| normal(known) == normal(word))
     }
@@ -86,9 +86,10 @@ impl Optional {
         self.aliases.iter().any(|known| normal(known) == normal(word))
     }
 
-    /// Takes the parameter out of a body; returns whether the body had it. `strip_reasoning` removes
-    /// the reasoning from the turns of the model.
-    pub(super) fn drop_from(
+    /// Adapts a body to the refusal: removes or renames the parameter, or adds the missing reasoning as
+    /// a blank. Returns whether the body changed. `strip_reasoning` removes the reasoning from the turns
+    /// of the model.
+    pub(super) fn adapt(
         &self,
         body: &mut Value,
         strip_reasoning: &dyn Fn(&mut Value) -> bool,
@@ -219,7 +220,7 @@ static SENTENCES: Pattern =
 static REMEDY: Pattern = Pattern::new(|| regex::Regex::new(r"did you mean|\. use |, use | use '"));
 
 /// The maximum length of a message that is searched, in characters.
-const SEARCHED: usize = 2000;
+const SEARCHED_CHARACTERS: usize = 2000;
 
 type Pattern = LazyLock<Result<regex::Regex, regex::Error>>;
 
@@ -291,7 +292,7 @@ fn by_words<'a>(message: &str, sent: &[&'a Optional], model: &str) -> Option<&'a
     let message = without_model(message, model).replace('’', "'");
     let end = ECHO.as_ref().ok().and_then(|echo| echo.find(&message)).map(|found| found.start());
     let message = message.get(..end.unwrap_or(message.len())).unwrap_or_default();
-    let message: String = message.chars().take(SEARCHED).collect();
+    let message: String = message.chars().take(SEARCHED_CHARACTERS).collect();
     for sentence in sentences(&message) {
         let lower = sentence.to_ascii_lowercase();
         let remedy = REMEDY.as_ref().ok().and_then(|remedy| remedy.find(&lower));
@@ -324,7 +325,7 @@ fn by_words<'a>(message: &str, sent: &[&'a Optional], model: &str) -> Option<&'a
     None
 }
 
-/// Removes the id of the model where it stands as a word of its own: an id such as `x-reasoning` is not
+/// Removes the id of the model where it is a whole word: an id such as `x-reasoning` is not
 /// a parameter.
 fn without_model(message: &str, model: &str) -> String {
     let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-');
@@ -476,19 +477,19 @@ mod tests {
         let keep = |_: &mut Value| false;
         let mut body = json!({"reasoning": {"effort": "low"}, "max_tokens": 5});
         assert!(EFFORT.is_in(&body, &keep));
-        assert!(EFFORT.drop_from(&mut body, &keep));
+        assert!(EFFORT.adapt(&mut body, &keep));
         assert_eq!(body, json!({"max_tokens": 5}));
-        assert!(!EFFORT.drop_from(&mut body, &keep));
+        assert!(!EFFORT.adapt(&mut body, &keep));
         let without =
             Optional::without("history_without_reasoning", &["reasoning_content", "reasoning"]);
         let mut history = json!({"messages": [{"role": "user"}, {"role": "assistant", "reasoning": "r"},
             {"role": "assistant", "content": "x"}]});
-        assert!(without.is_in(&history, &keep) && without.drop_from(&mut history, &keep));
-        assert!(!without.is_in(&history, &keep) && !without.drop_from(&mut history, &keep));
+        assert!(without.is_in(&history, &keep) && without.adapt(&mut history, &keep));
+        assert!(!without.is_in(&history, &keep) && !without.adapt(&mut history, &keep));
         assert_eq!(history["messages"][2]["reasoning_content"], " ");
         assert_eq!(history["messages"][1].get("reasoning_content"), None);
         let name = Optional::renamed("max_tokens", "max_tokens", "max_completion_tokens", &[]);
-        assert!(name.drop_from(&mut body, &keep));
+        assert!(name.adapt(&mut body, &keep));
         assert_eq!(body, json!({"max_completion_tokens": 5}));
     }
 }

@@ -131,7 +131,7 @@ impl RemoteModel {
         let dropped = self.dropped.lock().unwrap_or_else(PoisonError::into_inner);
         for optional in self.format.optional() {
             if dropped.contains_key(optional.name) {
-                optional.drop_from(&mut outgoing.body, &strip);
+                optional.adapt(&mut outgoing.body, &strip);
             }
         }
         outgoing

@@ -1453,7 +1453,7 @@ fn the_request_after_a_pause_begins_like_the_one_before_it() {
 }
 
 #[test]
-fn a_model_that_does_not_reason_is_not_told_to_reason_less() {
+fn the_effort_none_is_not_sent_to_a_model_that_does_not_reason() {
     for (format, _, _) in FORMATS {
         let mut remote = Remote { reasoning_effort: Some(Effort::None), ..settings(format, "m") };
         let plain = sent_body(&settings(format, "m"), &[user()]);

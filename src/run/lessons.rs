@@ -1,5 +1,4 @@
-//! What this machine has learned of its models: the parameters that providers refuse, and what
-//! providers said when they were asked. The ledger keeps both.
+//! The refusals and answers of providers that the ledger keeps for this machine.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -16,7 +15,7 @@ use crate::provider::{Lesson, Lessons, Probe, RemoteModel};
 use crate::store::{DbError, Ledger, LedgerReader, LessonRow, ModelKey, SaidRow, SharedLedger};
 use crate::text::redact::Redactor;
 
-/// What the ledger has on models.
+/// The ledger's rows on models.
 #[derive(Debug, Clone, Default)]
 pub struct Learned {
     pub lessons: Vec<LessonRow>,
@@ -96,6 +95,10 @@ pub(super) async fn ask(
 ///
 /// *Errors*: [`DbError`].
 pub(super) async fn remember(remote: &Remote, probe: &Probe, host: &Host) -> Result<(), DbError> {
+    if *probe == Probe::default() {
+        // The answer before it may have said more.
+        return Ok(());
+    }
     let Ok(said) = serde_json::to_string(probe) else { return Ok(()) };
     let row = SaidRow {
         address: address_of(remote),

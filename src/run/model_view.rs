@@ -1,4 +1,4 @@
-//! What dutyd knows of each configured model, with the source of each value: for `dutyd models`.
+//! Views of the configured models, with the source of each value, for `dutyd models`.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -72,8 +72,8 @@ fn is_at_provider(model: &Model) -> bool {
     matches!(&model.provider, Provider::Remote(remote) if remote.is_at_provider)
 }
 
-/// Returns what a provider said and on which day; `None` if the row cannot be read, which the next
-/// question mends.
+/// Returns what a provider said and on which day; `None`, with a log line, if the row cannot be
+/// read; the next answer of the provider replaces it.
 fn read(row: &SaidRow) -> Option<(Probe, NaiveDate)> {
     let probe = serde_json::from_str(&row.said);
     let probe = probe.inspect_err(|error| {
@@ -173,9 +173,8 @@ pub async fn ask_providers(config: &Config, host: &Host) -> Vec<String> {
     });
     let asked = remotes.map(|(name, remote)| async move {
         match ask(config, remote, host).await {
-            // The answer before it may have said more.
             Ok(probe) if probe == Probe::default() => {
-                Some(format!("`{name}`: the answer of the provider says nothing of the model"))
+                Some(format!("`{name}`: the provider's answer has no facts about the model"))
             }
             Ok(probe) => remember(remote, &probe, host).await.err().map(|error| {
                 format!("`{name}`: failed to remember what the provider said: {error}")

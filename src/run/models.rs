@@ -34,7 +34,7 @@ fn in_use(model: &Model, learned: &Learned, spec: &RunSpec, host: &Host) -> Mode
         Provider::Scripted(_) => None,
     };
     let (facts, prices) = (facts_with(model, said), prices_with(model, said));
-    let context_window = facts.traits().context_window.unwrap_or(model.context_window());
+    let context_window = facts.traits().most_input().unwrap_or(model.context_window());
     let prices = prices.map(|priced| priced.prices);
     let agent_model: Arc<dyn AgentModel> = match &model.provider {
         Provider::Scripted(script) => Arc::new(ScriptedModel::new(

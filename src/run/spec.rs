@@ -64,8 +64,8 @@ impl RunSpec {
         self.is_queued && self.job.is_resumed
     }
 
-    /// Tells whether the run must have looked at something to be green. A person who watches, or who
-    /// wrote the prompt, sees what the run did.
+    /// Tells whether the run can succeed only after a call that worked. A person who watches the run or
+    /// wrote its prompt judges it instead.
     #[must_use]
     pub fn needs_call(&self) -> bool {
         let is_own = self.overrides.prompt.is_none();

@@ -9,7 +9,7 @@ use chrono_tz::Tz;
 use super::expression::{Expression, Schedule, ScheduleError};
 
 /// The expressions that are kept, at most: 5 MB. Further ones are parsed each time.
-const KEPT: usize = 1000;
+const KEPT_EXPRESSIONS: usize = 1000;
 
 /// The cron expressions parsed so far, by their text. Many schedules have the same one.
 #[derive(Debug, Default)]
@@ -25,7 +25,7 @@ impl Expressions {
         }
         let parsed = Expression::parse(text)?;
         let mut kept = self.0.borrow_mut();
-        if kept.len() < KEPT {
+        if kept.len() < KEPT_EXPRESSIONS {
             kept.insert(text.to_owned(), parsed.clone());
         }
         Ok(parsed)
@@ -55,15 +55,15 @@ mod tests {
         let expressions = Expressions::default();
         assert!(expressions.parse("no cron").is_err());
         let minute = |minute: usize| format!("{} {} * * *", minute % 60, minute / 60);
-        for at in 0..KEPT + 100 {
+        for at in 0..KEPT_EXPRESSIONS + 100 {
             expressions.parse(&minute(at)).unwrap();
         }
-        assert_eq!(expressions.0.borrow().len(), KEPT);
+        assert_eq!(expressions.0.borrow().len(), KEPT_EXPRESSIONS);
         let shares = |at: usize| {
             let (one, other) = (expressions.parse(&minute(at)), expressions.parse(&minute(at)));
             one.unwrap().is_same(&other.unwrap())
         };
-        assert!(shares(0) && !shares(KEPT + 1));
+        assert!(shares(0) && !shares(KEPT_EXPRESSIONS + 1));
     }
 
     #[test]

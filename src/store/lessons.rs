@@ -9,7 +9,7 @@ use super::ledger::{Ledger, LedgerReader, time};
 
 /// The lessons that the ledger keeps, newest first. Each change of a model's settings begins anew, and
 /// leaves lessons that no model of the configuration has any more.
-const KEPT: u32 = 1000;
+const KEPT_LESSONS: u32 = 1000;
 
 /// A model as the configuration describes it.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,7 +44,7 @@ pub struct SaidRow {
 }
 
 impl Ledger {
-    /// Stores lessons about a model, and forgets the oldest ones beyond [`KEPT`].
+    /// Stores lessons about a model, and forgets the oldest ones beyond [`KEPT_LESSONS`].
     ///
     /// *Errors*: [`DbError`].
     pub async fn keep_lessons(&self, rows: Vec<LessonRow>) -> Result<(), DbError> {
@@ -55,7 +55,7 @@ impl Ledger {
                     "DELETE FROM lessons WHERE (address, model, settings, parameter) IN (
                          SELECT address, model, settings, parameter FROM lessons
                          ORDER BY learned_at DESC LIMIT -1 OFFSET ?1)",
-                    [KEPT],
+                    [KEPT_LESSONS],
                 )
                 .map(drop)
         })
@@ -163,10 +163,10 @@ mod tests {
         }
         let all = ledger.read(|reader| reader.lessons()).await.unwrap();
         assert_eq!(all.len(), 2, "{all:?}");
-        let many = (0..i64::from(KEPT)).map(|n| lesson(&format!("s{n}"), "think", 10 + n));
+        let many = (0..i64::from(KEPT_LESSONS)).map(|n| lesson(&format!("s{n}"), "think", 10 + n));
         ledger.keep_lessons(many.collect()).await.unwrap();
         let all = ledger.read(|reader| reader.lessons()).await.unwrap();
-        assert_eq!(all.len(), KEPT as usize);
+        assert_eq!(all.len(), KEPT_LESSONS as usize);
         assert!(all.iter().all(|row| row.parameter == "think"), "the oldest go first");
     }
 }

@@ -16,7 +16,7 @@ tools:
   - {name: change, description: Changes, category: write, cmd: 'true'}
 ";
 
-/// A kind of answer: its name, and the stop reason of a run that nobody watches and of one that a
+/// A kind of answer: its name, and the stop reason of an unattended run, and of a run that a
 /// person watches or that only plans.
 const ROWS: &[(&str, &str, &str)] = &[
     ("no-call", "nothing_done", "completed"),
@@ -107,7 +107,7 @@ fn last_of(place: &Place, job: &str) -> Value {
     reasons.find(Value::is_string).unwrap_or_default()
 }
 
-/// Runs a job with a person at a terminal, who refuses whatever they are asked.
+/// Runs a job with a person at a terminal, who refuses each request.
 fn run_at_terminal(place: &Place, job: &str) {
     let OpenptyResult { master, slave } = openpty(None, None).unwrap();
     let mut command = place.command(&["run", job, "--interactive"]);

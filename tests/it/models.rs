@@ -415,7 +415,7 @@ fn models_shows_each_value_with_its_source() {
     let place = provider.place("openai_chat", "model: kimi-k3, temperature: 0.2", job);
     let validated = place.dutyd(&["validate"]);
     assert!(validated.stdout.contains("takes only the temperature 1"), "{validated:?}");
-    assert!(validated.stdout.contains("is estimated from its dearest relative"), "{validated:?}");
+    assert!(validated.stdout.contains("is an estimate, the highest known for it or its family"), "{validated:?}");
     let done = place.dutyd(&["run", "j"]);
     assert_eq!(done.code, 0, "{done:?}");
     assert!(done.stdout.contains("estimated"), "{done:?}");

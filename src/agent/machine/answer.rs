@@ -13,7 +13,7 @@ use crate::text::escape::is_deceptive;
 const CONFIRMATION: &str = "Before this is accepted as the final answer, check that every part of the task is done and that the tool results support each claim. If anything is missing, keep working. Otherwise, restate the final answer in full.";
 
 /// The beginning of the confirmation in a run in which no call has worked.
-const NOTHING_DONE: &str = "No tool call of this run has worked, so nothing was looked at or changed. An answer that rests on no tool result does not count: use the tools, or say why they cannot be used.";
+const NOTHING_DONE: &str = "This run has no successful tool call yet. An answer without a tool result does not count: call the tools, or state why you cannot.";
 
 /// The longest text in bytes that is searched for a call; a longer one is prose.
 const LONGEST_CALL: usize = 64 * 1024;
@@ -144,7 +144,8 @@ impl Machine {
             return self.end(StopReason::Planned, None, events);
         }
         if !self.has_looked {
-            let error = "no call of the run worked, so it has looked at nothing; if that is right for this job, set `allow_no_calls: true`";
+            let error =
+                "no call of the run worked: set `allow_no_calls: true` if this job needs none";
             return self.end(StopReason::NothingDone, Some(error.to_owned()), events);
         }
         self.end(StopReason::Completed, None, events)

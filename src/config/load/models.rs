@@ -94,7 +94,7 @@ impl Loader<'_> {
                 of_job.is_some_and(|of| of.name == *name || of.fallback.contains(name))
             };
             let mut jobs = config.jobs.values().filter(uses).peekable();
-            if jobs.peek().is_some() && jobs.all(|job| job.policy.admits_no_tool()) {
+            if jobs.peek().is_some() && jobs.all(|job| job.policy.is_without_tools()) {
                 continue;
             }
             let message = format!(
@@ -133,7 +133,7 @@ impl Loader<'_> {
                     "the price of the model `{name}` is unknown, so this limit cannot be enforced"
                 ))),
                 Some(priced) if priced.prices.is_estimated() => self.warning(report(format!(
-                    "the price of the model `{name}` is estimated from its dearest relative, so the limit may be reached early"
+                    "the price of the model `{name}` is an estimate, the highest known for it or its family, so the limit may be reached early"
                 ))),
                 Some(_) => {}
             }
@@ -168,7 +168,7 @@ impl Loader<'_> {
             && old.is_some_and(|old| as_of < old)
         {
             let message = format!(
-                "what this version of dutyd knows of models is from {as_of}, over {CATALOGUE_DAYS} days ago"
+                "the built-in catalogue of models is from {as_of}, over {CATALOGUE_DAYS} days ago"
             );
             let hint = "install a newer version, or add newer rows in models.d";
             let warning = ConfigError::of_file(file.display().to_string(), message);

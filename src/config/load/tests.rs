@@ -627,7 +627,7 @@ fn what_a_provider_refuses_of_a_model_is_a_warning() {
     for model in ["claude-opus-4-8", "claude-opus-5", "claude-sonnet-5"] {
         let model =
             format!("provider: anthropic, model: {model}, api_key: k123456, temperature: 0.2");
-        check(&model, &["refuses `temperature`; the first"]);
+        check(&model, &["refuses `temperature`; dutyd repeats"]);
     }
     check(
         "provider: openai, model: gpt-5.5, api_key: k123456, temperature: 0.2",

@@ -118,7 +118,7 @@ pub(crate) struct RawJob {
     pub(crate) limits: Option<RawLimits>,
     /// Whether to ask the model to confirm its first answer without calls. Defaults to true.
     pub(crate) double_confirmation: Option<bool>,
-    /// Whether a run in which no call worked may be green. Defaults to false: such a run ends as
+    /// Whether a run in which no call worked may succeed. Defaults to false: such a run ends as
     /// `nothing_done`.
     pub(crate) allow_no_calls: Option<bool>,
     /// Detection of repeated calls.
