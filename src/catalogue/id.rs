@@ -45,6 +45,10 @@ pub struct ModelId {
     pub words: Vec<String>,
     /// `None` if the id has no version.
     pub version: Option<Version>,
+    /// The digits of the date in the id; `None` if it has none.
+    pub date: Option<String>,
+    /// Whether the id names a fine-tuned model of a customer.
+    pub is_tuned: bool,
 }
 
 impl ModelId {
@@ -53,6 +57,7 @@ impl ModelId {
     pub fn parse(id: &str) -> Self {
         let (id, _) = id.split_at(id.floor_char_boundary(MAX_ID_BYTES));
         let id = id.trim().to_ascii_lowercase();
+        let is_tuned = id.starts_with("ft:");
         let bare = &*without_vendor(without_variant(&id));
         let mut read = Read::default();
         let tokens: Vec<&str> = bare.split(['-', '_', ' ']).filter(|t| !t.is_empty()).collect();
@@ -65,17 +70,19 @@ impl ModelId {
                 && tokens.get(at + 2).is_none_or(|next| !is_two_digits(next));
             if is_number && token.len() > 2 {
                 after_year = if is_year(token) { 2 } else { 0 };
+                read.date.push_str(token);
                 continue;
             }
             if is_number && (after_year > 0 || before_year || token.starts_with('0')) {
                 // Some dates are a month and a day.
                 after_year = if after_year > 0 { after_year - 1 } else { 1 };
+                read.date.push_str(token);
                 continue;
             }
             after_year = 0;
             read.take(token);
         }
-        read.end(bare)
+        ModelId { is_tuned, ..read.end(bare) }
     }
 
     /// Tells whether the id has each of `words`.
@@ -96,6 +103,7 @@ impl ModelId {
 struct Read {
     words: Vec<String>,
     version: Vec<u32>,
+    date: String,
     /// Whether the last token was a part of the version.
     in_version: bool,
 }
@@ -109,7 +117,8 @@ impl Read {
             rest.split(['.', 'p']).map(|part| part.parse().ok()).collect();
         match (letters, numbers) {
             ("", Some(numbers)) if self.version.is_empty() || self.in_version => {
-                self.version.extend(numbers);
+                let is_first = self.version.is_empty();
+                self.version.extend(if is_first { with_dot(numbers) } else { numbers });
                 self.in_version = true;
             }
             // Bedrock ends an id with `-v1`.
@@ -118,7 +127,7 @@ impl Read {
                 if letters != "v" {
                     self.words.push(letters.to_owned());
                 }
-                self.version = numbers;
+                self.version = with_dot(numbers);
                 self.in_version = true;
             }
             _ => {
@@ -144,7 +153,16 @@ impl Read {
         let number = numbers.collect::<Vec<String>>().join(".");
         let parts = self.words.iter().chain(Some(&number).filter(|number| !number.is_empty()));
         let name = parts.map(String::as_str).collect::<Vec<&str>>().join("-");
-        ModelId { bare: bare.to_owned(), name, words: self.words, version }
+        let date = Some(self.date).filter(|date| !date.is_empty());
+        ModelId { bare: bare.to_owned(), name, words: self.words, version, date, is_tuned: false }
+    }
+}
+
+/// Azure writes `gpt-35-turbo` for 3.5. No vendor has counted to 20 yet.
+fn with_dot(numbers: Vec<u32>) -> Vec<u32> {
+    match numbers.as_slice() {
+        [number @ 20..=99] => vec![number / 10, number % 10],
+        _ => numbers,
     }
 }
 
@@ -224,6 +242,8 @@ mod tests {
             ("gpt-5.4-mini", "gpt-mini-5.4", "5.4"),
             ("gpt-5-2025-08-07", "gpt-5", "5"),
             ("gpt-10-2027-08-07", "gpt-10", "10"),
+            ("gpt-35-turbo", "gpt-turbo-3.5", "3.5"),
+            ("claude-sonnet-45", "claude-sonnet-4.5", "4.5"),
             ("openai/gpt-5-mini-2025-08-07", "gpt-mini-5", "5"),
             ("gpt-4o-2024-11-20", "gpt-4o-4", "4"),
             ("ft:gpt-4.1-2025-04-14:acme::b1", "gpt-4.1", "4.1"),

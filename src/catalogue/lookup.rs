@@ -16,7 +16,7 @@ const BUILT_IN: &str = include_str!("catalogue.json");
 
 static PARSED: LazyLock<Result<Arc<Indexed>, String>> =
     LazyLock::new(|| match serde_json::from_str(BUILT_IN) {
-        Ok(file) => Ok(Arc::new(Indexed::new(file))),
+        Ok(file) => Ok(Arc::new(Indexed::new(file, SourceKind::Catalogue))),
         Err(error) => Err(error.to_string()),
     });
 
@@ -26,23 +26,33 @@ struct Indexed {
     file: CatalogueFile,
     by_id: HashMap<String, Vec<usize>>,
     by_name: HashMap<String, Vec<usize>>,
+    /// The rows of an operator's file whose id has a path or a tag (`x:free`, `qwen3:8b`). Each names
+    /// only this very id.
+    by_whole_id: HashMap<String, Vec<usize>>,
 }
 
 impl Indexed {
-    fn new(file: CatalogueFile) -> Self {
+    fn new(file: CatalogueFile, kind: SourceKind) -> Self {
         let (mut by_id, mut by_name) = (HashMap::new(), HashMap::new());
+        let mut by_whole_id = HashMap::new();
+        let add = |map: &mut HashMap<String, Vec<usize>>, key: String, at: usize| {
+            let rows = map.entry(key).or_default();
+            if !rows.contains(&at) {
+                rows.push(at);
+            }
+        };
         for (at, row) in file.models.iter().enumerate() {
             for id in std::iter::once(&row.id).chain(&row.aliases) {
-                let id = ModelId::parse(id);
-                for (map, key) in [(&mut by_id, id.bare), (&mut by_name, id.name)] {
-                    let rows: &mut Vec<usize> = map.entry(key).or_default();
-                    if !rows.contains(&at) {
-                        rows.push(at);
-                    }
+                let (whole, id) = (whole_id(id), ModelId::parse(id));
+                if kind == SourceKind::ModelsD && whole != id.bare {
+                    add(&mut by_whole_id, whole, at);
+                } else {
+                    add(&mut by_id, id.bare, at);
+                    add(&mut by_name, id.name, at);
                 }
             }
         }
-        Self { file, by_id, by_name }
+        Self { file, by_id, by_name, by_whole_id }
     }
 
     /// Returns the family with the most words of the id; among equals, the one that begins like the
@@ -65,8 +75,9 @@ impl Indexed {
     /// Tells whether a rule of the family, or the id of one of its models, has the word.
     fn has_word(&self, family: &FamilyRow, word: &String) -> bool {
         let mut words = family.words.iter().chain(family.rules.iter().flat_map(|rule| &rule.words));
-        let ids =
-            self.file.models.iter().flat_map(|row| std::iter::once(&row.id).chain(&row.aliases));
+        // A model that is shut down is not the newest of its family.
+        let served = self.file.models.iter().filter(|row| row.shutdown.is_none());
+        let ids = served.flat_map(|row| std::iter::once(&row.id).chain(&row.aliases));
         words.any(|known| known == word)
             || ids
                 .map(|id| ModelId::parse(id))
@@ -75,10 +86,16 @@ impl Indexed {
 
     /// Returns the rows of an id: those with this very id, which may name a dated version, else those
     /// with its canonical name. A shorter id comes first: it has no date.
-    fn rows(&self, id: &ModelId) -> Vec<&ModelRow> {
-        let found = self.by_id.get(&id.bare).or_else(|| self.by_name.get(&id.name));
-        let found = found.into_iter().flatten();
-        let mut rows: Vec<&ModelRow> = found.filter_map(|at| self.file.models.get(*at)).collect();
+    fn rows(&self, whole: &str, id: &ModelId) -> Vec<&ModelRow> {
+        let exact = self.by_whole_id.get(whole).or_else(|| self.by_id.get(&id.bare));
+        let found = exact.or_else(|| self.by_name.get(&id.name)).into_iter().flatten();
+        let found = found.filter_map(|at| self.file.models.get(*at));
+        // Another date is another generation, with its own price and limits.
+        let is_same = |row: &&ModelRow| {
+            let dates = ModelId::parse(&row.id).date.zip(id.date.as_ref());
+            exact.is_some() || dates.is_none_or(|(of_row, date)| of_row == *date)
+        };
+        let mut rows: Vec<&ModelRow> = found.filter(is_same).collect();
         rows.sort_by_key(|row| row.id.len());
         rows
     }
@@ -116,7 +133,8 @@ impl Catalogue {
     /// Adds files of the operator, which take precedence over the built-in catalogue.
     #[must_use]
     pub fn with(self, files: Vec<CatalogueFile>) -> Self {
-        let own = files.into_iter().map(|file| (Arc::new(Indexed::new(file)), SourceKind::ModelsD));
+        let kind = SourceKind::ModelsD;
+        let own = files.into_iter().map(|file| (Arc::new(Indexed::new(file, kind)), kind));
         Self { files: own.chain(self.files).collect() }
     }
 
@@ -131,13 +149,13 @@ impl Catalogue {
     /// before the rows of others.
     #[must_use]
     pub fn find(&self, id: &str, host: Option<&str>) -> Found {
-        let id = ModelId::parse(id);
+        let (whole, id) = (whole_id(id), ModelId::parse(id));
         let provider = host.and_then(|host| self.provider_at(host)).map(|of| of.name.clone());
         let mut facts = Facts::default();
         let mut rows = Vec::new();
         let mut has_family = false;
         for (indexed, kind) in &self.files {
-            let mut of_file = indexed.rows(&id);
+            let mut of_file = indexed.rows(&whole, &id);
             of_file.sort_by_key(|row| Some(&row.provider) != provider.as_ref());
             for row in of_file {
                 facts.add(&row.traits, Origin { source: *kind, as_of: Some(row.as_of) });
@@ -220,6 +238,11 @@ fn dearest(all: impl Iterator<Item = Prices>, now: DateTime<Utc>) -> Option<Pric
     highest.map(|(_, prices)| prices)
 }
 
+/// Returns an id with its path and its tag.
+fn whole_id(id: &str) -> String {
+    id.trim().to_ascii_lowercase()
+}
+
 impl Found {
     /// Tells whether a row names the model.
     #[must_use]
@@ -231,8 +254,10 @@ impl Found {
     /// in effect. A row of the operator applies at any provider.
     #[must_use]
     pub fn prices(&self, now: DateTime<Utc>) -> Option<(Prices, Origin)> {
+        // A provider charges more for a model that a customer has tuned.
         let applies = |(row, kind): &&(ModelRow, SourceKind)| {
-            *kind == SourceKind::ModelsD || Some(&row.provider) == self.provider.as_ref()
+            *kind == SourceKind::ModelsD
+                || (Some(&row.provider) == self.provider.as_ref() && !self.id.is_tuned)
         };
         self.rows.iter().filter(applies).find_map(|(row, kind)| {
             let prices = Prices::new(row.prices.clone());
@@ -259,7 +284,8 @@ impl Found {
     pub fn shutdown(&self, vendor: Option<&str>) -> Option<(NaiveDate, Option<&str>, Origin)> {
         let provider = self.provider.as_deref().or(vendor);
         let applies = |(row, kind): &&(ModelRow, SourceKind)| {
-            *kind == SourceKind::ModelsD || Some(row.provider.as_str()) == provider
+            *kind == SourceKind::ModelsD
+                || (Some(row.provider.as_str()) == provider && !self.id.is_tuned)
         };
         self.rows.iter().filter(applies).find_map(|(row, kind)| {
             let origin = Origin { source: *kind, as_of: Some(row.as_of) };
@@ -350,8 +376,10 @@ mod tests {
             {"provider": "zai", "id": "glm-9", "shutdown": "2026-01-01", "as_of": "2026-11-24", "source": "x"}]}"#;
         let file: CatalogueFile = serde_json::from_str(own).unwrap();
         let mut catalogue = Catalogue::built_in().unwrap();
-        catalogue.files =
-            vec![(Arc::new(Indexed::new(file)), SourceKind::Catalogue), catalogue.files.remove(0)];
+        catalogue.files = vec![
+            (Arc::new(Indexed::new(file, SourceKind::Catalogue)), SourceKind::Catalogue),
+            catalogue.files.remove(0),
+        ];
         let ends = |id: &str, host: &str, vendor: Option<&str>| {
             catalogue.find(id, Some(host)).shutdown(vendor).is_some()
         };
@@ -403,6 +431,43 @@ mod tests {
         assert!((prices.at(now()).unwrap().rates().input - 1.0).abs() < 1e-9);
         let tomorrow = own.find("tuned-1", None);
         assert!(tomorrow.is_known() && tomorrow.prices(now()).is_none());
+    }
+
+    #[test]
+    fn a_row_with_a_path_or_a_tag_names_only_itself() {
+        let own = catalogue(
+            r#"{"version": 1, "as_of": "2026-11-24", "models": [
+                {"provider": "own", "id": "meta-llama/llama-9:free", "prices": [{"input": 0, "output": 0}],
+                 "as_of": "2026-11-24", "source": "x"},
+                {"provider": "own", "id": "qwen3:8b", "traits": {"context_window": 4096},
+                 "as_of": "2026-11-24", "source": "x"}]}"#,
+        );
+        let is_known = |id: &str| own.find(id, None).is_known();
+        assert!(is_known("meta-llama/llama-9:free") && is_known("Qwen3:8b"));
+        for id in ["meta-llama/llama-9", "acme/llama-9:free", "qwen3:235b", "qwen3"] {
+            let found = own.find(id, None);
+            let is_of_operator = found.rows.iter().any(|(_, kind)| *kind == SourceKind::ModelsD);
+            assert!(!is_of_operator, "{id}");
+        }
+    }
+
+    #[test]
+    fn another_date_is_another_model_and_a_tuned_one_has_its_own_price() {
+        let catalogue = Catalogue::built_in().unwrap();
+        let dated = catalogue.find("mistral-large-2411", Some("api.mistral.ai"));
+        assert!(!dated.is_known() && dated.prices(now()).is_none());
+        let known = catalogue.find("mistral-large-2512", Some("api.mistral.ai"));
+        assert!(known.is_known() && known.prices(now()).is_some());
+        let undated = catalogue.find("claude-opus-4-8-20260301", Some("api.anthropic.com"));
+        assert!(undated.prices(now()).is_some());
+        let sibling = catalogue.find("mistral-medium-2611", Some("api.mistral.ai"));
+        assert_eq!(sibling.shutdown(None), None);
+        let tuned = catalogue.find("ft:gpt-4.1-2025-04-14:acme::b1", Some("api.openai.com"));
+        assert!(tuned.prices(now()).is_none() && tuned.prices_anywhere(now()).is_some());
+        assert_eq!(tuned.facts.traits().output_limit, Some(32_768));
+        let nano = catalogue.find("ft:gpt-4.1-nano-2025-04-14:acme::b1", Some("api.openai.com"));
+        assert_eq!(nano.shutdown(Some("openai")), None);
+        assert!(!catalogue.find("deepseek-chat", Some("openrouter.ai")).has_family);
     }
 
     #[test]

@@ -48,9 +48,9 @@ impl CatalogueFile {
                 .chain(row.aliases.iter().enumerate().map(|(n, id)| (id, format!("aliases/{n}"))))
             {
                 // `4.8` and `4-8` are one version.
-                let name = ModelId::parse(id).bare.replace(['.', '_', ' '], "-");
+                let name = id.trim().to_ascii_lowercase().replace(['.', '_', ' '], "-");
                 let pointer = format!("{place}/{pointer}");
-                if name.is_empty() {
+                if ModelId::parse(id).bare.is_empty() {
                     problems.push((pointer, "this is not an id of a model".to_owned()));
                     continue;
                 }
@@ -71,6 +71,14 @@ impl CatalogueFile {
             if family.words.is_empty() {
                 let message = "a family needs at least one word";
                 problems.push((format!("/families/{at}/words"), message.to_owned()));
+            }
+            for (of_word, word) in family.words.iter().enumerate() {
+                if ModelId::parse(word).words != [word.clone()] {
+                    let message = format!(
+                        "no id has the word `{word}`: write one lower-case word without a version"
+                    );
+                    problems.push((format!("/families/{at}/words/{of_word}"), message));
+                }
             }
             for (of_rule, rule) in family.rules.iter().enumerate() {
                 if let Some(from) = &rule.from

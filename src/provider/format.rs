@@ -41,11 +41,16 @@ pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Opt
         None if request.follows_cut => {
             Some(settings.raised_output_tokens().min(room(settings, request)))
         }
+        // Some servers count the limit towards the window.
+        own if settings.max_output_tokens.is_none() => {
+            own.map(|own| own.min(room(settings, request)))
+        }
         own => own,
     };
     match (own, request.max_output_tokens) {
         (Some(own), Some(most)) => Some(own.min(most)),
-        (None, Some(most)) => Some(most).filter(|most| *most < COMMON_OUTPUT_TOKENS),
+        // The model may reject a higher limit.
+        (None, Some(most)) => Some(most.min(COMMON_OUTPUT_TOKENS)),
         (own, None) => own,
     }
 }

@@ -81,7 +81,9 @@ fn of_list(model: &str, body: &[u8]) -> Result<Probe, ModelError> {
         return Ok(Probe::default());
     }
     let rows = || {
-        let named = entries.iter().filter(|entry| entry.get().contains(model));
+        // A name may be escaped.
+        let may_be = |entry: &&&RawValue| entry.get().contains(model) || entry.get().contains('\\');
+        let named = entries.iter().filter(may_be);
         named.filter_map(|entry| http::json(entry.get().as_bytes()).ok())
     };
     let is_it = |row: &Value| {

@@ -73,6 +73,10 @@ impl Optional {
         self.name == name && !self.is_history()
     }
 
+    fn is_renamed(&self) -> bool {
+        matches!(self.place, Place::Renamed { .. })
+    }
+
     fn is_history(&self) -> bool {
         self.place == Place::History
     }
@@ -196,7 +200,7 @@ static REFUSING: Pattern = Pattern::new(|| {
 /// sentence refuses nothing.
 static VETO: Pattern = Pattern::new(|| {
     regex::Regex::new(
-        r"\bmissing\b|must be passed back|field required|\bis required\b|must be (?:greater|at least|less|positive|non-negative|smaller)|(?:greater|less) than|too (?:large|long|small|many)|exceed|at (?:most|least)|valid range|in range|out of range|(?:above|below) (?:maximum|minimum)|json schema|schema for function|must end with|prefill|non-negative",
+        r"\bmissing\b|must be passed back|field required|\bis required\b|must be (?:greater|at least|less|positive|non-negative|smaller)|(?:greater|less) than|too (?:large|long|small|many)|exceed|at (?:most|least)|valid range|in range|out of range|(?:above|below) (?:maximum|minimum)|json schema|schema for function|must end with|prefill|non-negative|[<>]=?|\\bup to\\b|\\bbetween\\b|values? allowed",
     )
 });
 
@@ -270,6 +274,10 @@ pub(super) fn refused<'a>(
             Named::Required if is_whole(name) => by_words(&claim.message, &history, model),
             Named::Required | Named::Nothing => None,
             Named::Parameter(found) if REFUSING_CODES.contains(&claim.code.as_str()) => Some(found),
+            // Under its other name, a limit that is only too high would have no effect.
+            Named::Parameter(found) if found.is_renamed() => {
+                (matches(&REFUSING, &message) && !matches(&VETO, &message)).then_some(found)
+            }
             Named::Parameter(found) => (!matches(&VETO, &message)).then_some(found),
         };
     }

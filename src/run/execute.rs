@@ -20,8 +20,7 @@ use super::spec::RunSpec;
 use super::temporary::with_room;
 use super::tool_context::gate_rules;
 use crate::agent::{
-    End, EventSink as _, Machine, Marker, ModelFacts, Rules, Session, SessionParts, SessionResult,
-    SystemPrompt,
+    End, EventSink as _, Machine, Marker, Rules, Session, SessionParts, SessionResult, SystemPrompt,
 };
 use crate::config::SandboxMode;
 use crate::domain::{
@@ -293,7 +292,6 @@ pub(super) async fn session_parts(
     system: SystemPrompt,
 ) -> Result<SessionParts, SessionResult> {
     let (spec, host, ctx) = (&scope.spec, &scope.host, &scope.ctx);
-    let configured = spec.config.model_of(&spec.job).ok_or_else(no_model)?;
     let rules = Rules {
         mode: spec.mode,
         approval: spec.job.approval,
@@ -307,14 +305,11 @@ pub(super) async fn session_parts(
         needs_call: spec.needs_call(),
         loop_window: spec.job.loop_window,
     };
-    let facts = ModelFacts {
-        price: configured.price(host.clock.now()),
-        context_window: configured.context_window(),
-        characters_per_token: configured.facts.traits().characters_per_token,
-    };
+    let models = models(spec, host).await;
+    let facts = models.first().map(|model| model.facts).ok_or_else(no_model)?;
     Ok(SessionParts {
         machine: Machine::new(rules, facts, scope.toolbox.clone(), system),
-        models: models(spec, host).await,
+        models,
         marker: marker(scope)?,
         sink: scope.sink.clone(),
         run_id: spec.run_id.to_string(),

@@ -95,7 +95,7 @@ pub(super) async fn ask(
 ///
 /// *Errors*: [`DbError`].
 pub(super) async fn remember(remote: &Remote, probe: &Probe, host: &Host) -> Result<(), DbError> {
-    if *probe == Probe::default() {
+    if *probe == Probe::default() || probe.is_known == Some(false) {
         // The answer before it may have said more.
         return Ok(());
     }

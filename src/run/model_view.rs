@@ -14,6 +14,9 @@ use crate::config::{Config, Model, Priced, Provider, Remote, WireFormat};
 use crate::provider::Probe;
 use crate::store::{LessonRow, SaidRow};
 
+/// A server that states less than this part of the known price is not believed.
+const FAR_BELOW: f64 = 100.0;
+
 /// A configured model.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ModelView {
@@ -52,9 +55,8 @@ pub(super) fn facts_with(model: &Model, said: Option<&SaidRow>) -> Facts {
 
 /// Returns the prices of a model with what its provider said.
 pub(super) fn prices_with(model: &Model, said: Option<&SaidRow>) -> Option<Priced> {
-    // Any server can say that it is free. A cost limit must not lose its effect by that.
-    let is_believed =
-        |price: &PriceRow| is_at_provider(model) || price.input > 0.0 || price.output > 0.0;
+    // Any server can say that it costs next to nothing. A cost limit must not lose its effect by that.
+    let is_believed = |price: &PriceRow| is_at_provider(model) || !is_far_below(price, model, said);
     let of_provider = said.and_then(read).and_then(|(probe, as_of)| {
         let origin = Origin { source: SourceKind::Provider, as_of: Some(as_of) };
         Some(Priced { prices: Prices::new(vec![probe.price.filter(is_believed)?]), origin })
@@ -66,6 +68,17 @@ pub(super) fn prices_with(model: &Model, said: Option<&SaidRow>) -> Option<Price
         (_, Some(said)) => Some(said),
         (known, None) => known.clone(),
     }
+}
+
+/// Tells whether a stated price is 0, or far below the price that is known for the model.
+fn is_far_below(stated: &PriceRow, model: &Model, said: Option<&SaidRow>) -> bool {
+    let known = said.and_then(|said| model.prices.as_ref()?.prices.at(said.said_at));
+    let least = |known: f64| known / FAR_BELOW;
+    let (input, output) = known.map_or((0.0, 0.0), |known| {
+        let rates = known.rates();
+        (least(rates.input), least(rates.output))
+    });
+    stated.input <= input || stated.output <= output
 }
 
 fn is_at_provider(model: &Model) -> bool {
@@ -175,6 +188,9 @@ pub async fn ask_providers(config: &Config, host: &Host) -> Vec<String> {
         match ask(config, remote, host).await {
             Ok(probe) if probe == Probe::default() => {
                 Some(format!("`{name}`: the provider's answer has no facts about the model"))
+            }
+            Ok(probe) if probe.is_known == Some(false) => {
+                Some(format!("`{name}`: the provider does not list the model"))
             }
             Ok(probe) => remember(remote, &probe, host).await.err().map(|error| {
                 format!("`{name}`: failed to remember what the provider said: {error}")

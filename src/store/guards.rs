@@ -515,7 +515,12 @@ mod tests {
         Ledger::open(root, Some(&lock)).unwrap()
     }
 
+    /// Removes the ledger, once the writer of a dropped one has closed it, which removes its log.
     fn lose(root: &Path) {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+        while root.join("ledger.db-wal").exists() && std::time::Instant::now() < end {
+            std::thread::yield_now();
+        }
         for name in ["ledger.db", "ledger.db-wal", "ledger.db-shm"] {
             let _ = std::fs::remove_file(root.join(name));
         }

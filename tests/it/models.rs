@@ -415,7 +415,10 @@ fn models_shows_each_value_with_its_source() {
     let place = provider.place("openai_chat", "model: kimi-k3, temperature: 0.2", job);
     let validated = place.dutyd(&["validate"]);
     assert!(validated.stdout.contains("takes only the temperature 1"), "{validated:?}");
-    assert!(validated.stdout.contains("is an estimate, the highest known for it or its family"), "{validated:?}");
+    assert!(
+        validated.stdout.contains("is an estimate, the highest known for it or its family"),
+        "{validated:?}"
+    );
     let done = place.dutyd(&["run", "j"]);
     assert_eq!(done.code, 0, "{done:?}");
     assert!(done.stdout.contains("estimated"), "{done:?}");
@@ -633,6 +636,35 @@ fn a_history_goes_back_as_it_came_where_its_model_checks_it() {
         let turn = request["messages"].as_array()?.iter().find(|m| m["role"] == "assistant")?;
         (turn["content"] != raw).then_some("the test wants the text as it came")
     });
+}
+
+#[test]
+fn a_price_that_the_provider_states_counts_from_the_first_request() {
+    let provider = Provider::new(|_, request| match request {
+        Value::Null => {
+            let price = json!({"prompt": "0.001", "completion": "0.001"});
+            (200, json!({"data": [{"id": "claude-opus-5", "pricing": price}]}))
+        }
+        _ => (200, says("openai_chat", "All is well.")),
+    });
+    let job = "double_confirmation: false, allow_no_calls: true, limits: {max_cost_usd: 0.05}";
+    let place = provider.place("openai_chat", "model: claude-opus-5", job);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!(place.dutyd(&["models", "--online"]).code, 0);
+    let before = provider.requests().len();
+    place.dutyd(&["run", "j"]);
+    assert_eq!(place.json(&["runs"])[0]["stop_reason"], "budget_exceeded");
+    assert_eq!(provider.requests().len(), before, "the request was not made");
+}
+
+/// Models of unknown limit get one that keeps the budget.
+#[test]
+fn a_daily_budget_limits_each_reply() {
+    let provider = Provider::new(|_, _| (200, says("openai_chat", "All is well.")));
+    let job = "double_confirmation: false, allow_no_calls: true, limits: {max_cost_usd: 0.5}, budget: {max_cost_usd_per_day: 0.5}";
+    let place = provider.place("openai_chat", "model: x, price: {input: 1, output: 10}", job);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    assert_eq!(provider.requests()[0]["max_tokens"], 8192);
 }
 
 /// The turn of a fallback, or of a model that did not think, has no reasoning that could go back.

@@ -713,7 +713,7 @@ fn a_model_of_the_operator_is_used_and_a_price_may_be_that_of_another_model() {
     assert_eq!(price("m"), price("n"));
     assert!(price("o").rank() == (4.0, 2.0));
     let wrong =
-        "models: {m: {provider: openai, model: x, api_key: k, price: {like: claude-opus-55}}}\n";
+        "models: {m: {provider: openai, model: x, api_key: k, price: {like: claude-opsu-5-5}}}\n";
     let files =
         [("config.yaml", wrong), ("tools.yaml", TOOLS), ("jobs.yaml", "version: 1\njobs: []\n")];
     let report = load_texts(&files).report;
