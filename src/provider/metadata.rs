@@ -313,6 +313,9 @@ mod tests {
             |model: &str| probe(WireFormat::OpenaiChat, model, &vllm).traits.context_window;
         assert_eq!((window("base"), window("tuned")), (Some(65_536), Some(65_536)));
         assert_eq!(probe(WireFormat::OpenaiChat, "none", &vllm).is_known, Some(false));
+        let escaped = br#"{"data": [{"id": "openai\/x", "max_model_len": 4096}]}"#;
+        let said = read(WireFormat::OpenaiChat, "openai/x", escaped).unwrap();
+        assert_eq!(said.traits.context_window, Some(4096));
         let llama =
             json!({"data": [{"id": "q", "meta": {"n_ctx": 32_768, "n_ctx_train": 262_144}}]});
         assert_eq!(probe(WireFormat::OpenaiChat, "q", &llama).traits.context_window, Some(32_768));

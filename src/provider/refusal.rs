@@ -200,7 +200,7 @@ static REFUSING: Pattern = Pattern::new(|| {
 /// sentence refuses nothing.
 static VETO: Pattern = Pattern::new(|| {
     regex::Regex::new(
-        r"\bmissing\b|must be passed back|field required|\bis required\b|must be (?:greater|at least|less|positive|non-negative|smaller)|(?:greater|less) than|too (?:large|long|small|many)|exceed|at (?:most|least)|valid range|in range|out of range|(?:above|below) (?:maximum|minimum)|json schema|schema for function|must end with|prefill|non-negative|[<>]=?|\\bup to\\b|\\bbetween\\b|values? allowed",
+        r"\bmissing\b|must be passed back|field required|\bis required\b|must be (?:greater|at least|less|positive|non-negative|smaller)|(?:greater|less) than|too (?:large|long|small|many)|exceed|at (?:most|least)|valid range|in range|out of range|(?:above|below) (?:maximum|minimum)|json schema|schema for function|must end with|prefill|non-negative|[<>]=? ?\d|\bup to\b|\bbetween\b|values? allowed",
     )
 });
 

@@ -657,6 +657,37 @@ fn a_price_that_the_provider_states_counts_from_the_first_request() {
     assert_eq!(provider.requests().len(), before, "the request was not made");
 }
 
+/// What a provider said stays until it says more, and a price next to nothing is not believed.
+#[test]
+fn a_worse_answer_of_a_provider_replaces_nothing() {
+    let provider = Provider::new(|number, _| {
+        let row = |fields: Value| (200, json!({"data": [fields]}));
+        match number {
+            0 => row(json!({"id": "claude-opus-5", "max_model_len": 8192})),
+            1 => row(json!({"id": "another"})),
+            2 => (200, json!({})),
+            3 => row(json!({"id": "claude-opus-5", "max_model_len": 4096,
+                "pricing": {"prompt": "0", "completion": "0.0000000000001"}})),
+            _ => row(
+                json!({"id": "claude-opus-5", "pricing": {"prompt": "0.000001", "completion": "0.000002"}}),
+            ),
+        }
+    });
+    let place = provider.place("openai_chat", "model: claude-opus-5", "");
+    drop(place.serve());
+    let ask = || {
+        let done = place.dutyd(&["-o", "json", "models", "--online"]);
+        let models: Value = serde_json::from_str(&done.stdout).unwrap();
+        let of = |key: &str| models[0]["values"][key].clone();
+        (done.code, of("context_window")["value"].clone(), of("price")["source"].clone())
+    };
+    assert_eq!(ask(), (0, json!(8192), json!("family")));
+    assert_eq!(ask(), (1, json!(8192), json!("family")), "a list without the model");
+    assert_eq!(ask(), (1, json!(8192), json!("family")), "an answer without facts");
+    assert_eq!(ask(), (0, json!(4096), json!("family")), "a price next to nothing");
+    assert_eq!(ask().2, json!("provider"));
+}
+
 /// Models of unknown limit get one that keeps the budget.
 #[test]
 fn a_daily_budget_limits_each_reply() {
