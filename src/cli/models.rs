@@ -117,11 +117,8 @@ fn price(view: &ModelView) -> String {
 }
 
 fn table(views: &[ModelView]) -> String {
-    let header = ["name", "model", "window", "output", "USD per million", "effort", "notes"];
+    let header = ["name", "model", "window", "output", "USD per million", "effort", "refuses"];
     let rows = views.iter().map(|view| {
-        let refused = Some(shown(view, "refused")).filter(|names| !names.is_empty());
-        let refused = refused.map(|names| format!("refuses {names}"));
-        let notes: Vec<String> = refused.into_iter().chain(view.warnings.clone()).collect();
         vec![
             view.name.clone(),
             format!("{} {}", view.provider, view.model),
@@ -132,10 +129,15 @@ fn table(views: &[ModelView]) -> String {
                 _ => price(view),
             },
             shown(view, "efforts"),
-            notes.join("; "),
+            shown(view, "refused"),
         ]
     });
-    output::table(&header, rows)
+    output::table(&header, rows) + &views.iter().map(warnings).collect::<String>()
+}
+
+fn warnings(view: &ModelView) -> String {
+    let lines = view.warnings.iter().map(|warning| format!("warning: {warning}\n"));
+    hang(&lines.collect::<String>(), WARNING_MARGIN, terminal_width())
 }
 
 fn details(view: &ModelView) -> String {
@@ -152,7 +154,6 @@ fn details(view: &ModelView) -> String {
     let known = if view.known { "" } else { " (neither in the catalogue nor in models.d)" };
     let mut text = format!("{}: {} {}{known}\n", view.name, view.provider, view.model);
     text.push_str(&output::table(&header, rows));
-    let warnings = view.warnings.iter().map(|warning| format!("warning: {warning}\n"));
-    text.push_str(&hang(&warnings.collect::<String>(), WARNING_MARGIN, terminal_width()));
+    text.push_str(&warnings(view));
     text
 }
