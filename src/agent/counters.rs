@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::model::ModelReply;
 use crate::catalogue::{CacheWrites, Price};
-use crate::domain::{Event, Turn, Usage};
+use crate::domain::{DroppedParameter, Event, Turn, Usage};
 use crate::gate::Spent;
 
 /// Characters per token, to estimate text whose tokens no provider has counted. Each byte of the
@@ -83,7 +83,20 @@ impl BrokenOff {
         let is_unused = self.usage == Usage::default();
         let usage = (!is_unused).then_some(self.usage);
         let cost_usd = self.cost.filter(|_| !is_unused);
-        Event::Warning { code: code.to_owned(), message, usage, cost_usd }
+        Event::Warning { code: code.to_owned(), message, usage, cost_usd, dropped: None }
+    }
+
+    /// Returns the warning about a parameter that a model refuses.
+    pub(crate) fn drop_warning(&self, model: &str, parameter: &str, said: &str) -> Event {
+        let message = format!(
+            "`{model}` refuses `{parameter}`: {said}; dutyd repeats the request in another form"
+        );
+        let mut warning = self.warning("parameter_dropped", message);
+        if let Event::Warning { dropped, .. } = &mut warning {
+            let (model, parameter) = (model.to_owned(), parameter.to_owned());
+            *dropped = Some(DroppedParameter { model, parameter });
+        }
+        warning
     }
 
     /// Adds the use of other attempts.

@@ -343,11 +343,8 @@ impl Session {
                 Err(error) => error,
             };
             if let Some(parameter) = error.dropped {
-                let message = format!(
-                    "`{}` refuses `{parameter}`: {}; dutyd repeats the request in another form",
-                    model.name, error.message
-                );
-                let warning = self.take_broken_off().warning("parameter_dropped", message);
+                let broken_off = self.take_broken_off();
+                let warning = broken_off.drop_warning(&model.name, parameter, &error.message);
                 self.parts.sink.record(warning).await?;
                 continue;
             }

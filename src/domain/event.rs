@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 
 use super::call::{ErrorKind, Truncated};
 use super::category::Category;
+use super::dropped_parameter::DroppedParameter;
 use super::ids::{CallId, RunId};
 use super::plan::PlanStep;
 use super::session_end::SessionEnd;
@@ -411,6 +412,9 @@ pub enum Event {
         /// Estimated cost of these calls in US dollars; absent if a price is unknown.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         cost_usd: Option<f64>,
+        /// The parameter that later requests of the run leave out (`parameter_dropped`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        dropped: Option<DroppedParameter>,
     },
     /// An error ended the run.
     Error {
@@ -461,7 +465,7 @@ impl Event {
     #[must_use]
     pub fn warning(code: &str, message: impl Into<String>) -> Self {
         let (code, message) = (code.to_owned(), message.into());
-        Self::Warning { code, message, usage: None, cost_usd: None }
+        Self::Warning { code, message, usage: None, cost_usd: None, dropped: None }
     }
 }
 

@@ -6,6 +6,7 @@
 mod binding;
 mod call;
 mod category;
+mod dropped_parameter;
 mod event;
 mod ids;
 mod outcome;
@@ -17,6 +18,7 @@ mod turn;
 pub use binding::{Binding, SetBy, Variable};
 pub use call::{Arguments, CallError, ErrorKind, ToolCall, Truncated};
 pub use category::Category;
+pub use dropped_parameter::DroppedParameter;
 pub use event::{
     CallEnd, CallStart, DecisionKind, Event, FIRST_PREV, FORMAT_VERSION, InputSource, Line,
     LiveEvent, PolicyDecision, PreflightItem,

@@ -243,7 +243,7 @@ async fn run_session(
     let repository = words.map(|words| marker.wrap_repository(&words));
     #[cfg(feature = "faults")]
     crate::store::faults::in_prompt(scope.spec.job.name.as_str());
-    let mut parts = match session_parts(scope, SystemPrompt { repository, ..system }).await {
+    let mut parts = match session_parts(scope, SystemPrompt { repository, ..system }, &[]).await {
         Ok(parts) => parts,
         Err(result) => return result,
     };
@@ -290,6 +290,7 @@ fn marker(scope: &RunScope) -> Result<Marker, SessionResult> {
 pub(super) async fn session_parts(
     scope: &RunScope,
     system: SystemPrompt,
+    events: &[Event],
 ) -> Result<SessionParts, SessionResult> {
     let (spec, host, ctx) = (&scope.spec, &scope.host, &scope.ctx);
     let rules = Rules {
@@ -305,7 +306,7 @@ pub(super) async fn session_parts(
         needs_call: spec.needs_call(),
         loop_window: spec.job.loop_window,
     };
-    let models = models(spec, host).await;
+    let models = models(spec, host, events).await;
     let facts = models.first().map(|model| model.facts).ok_or_else(no_model)?;
     Ok(SessionParts {
         machine: Machine::new(rules, facts, scope.toolbox.clone(), system),

@@ -8,11 +8,13 @@ use super::model_view::{facts_with, prices_with};
 use super::spec::RunSpec;
 use crate::agent::{Model as AgentModel, ModelFacts, ModelInUse};
 use crate::config::{Model, Provider, Remote};
+use crate::domain::Event;
 use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
 use crate::text::redact::Redactor;
 
-/// Returns the model of a job and its fallbacks, in order; empty if none is configured.
-pub(super) async fn models(spec: &RunSpec, host: &Host) -> Vec<ModelInUse> {
+/// Returns the model of a job and its fallbacks, in order; empty if none is configured. `events` are
+/// those of the run so far.
+pub(super) async fn models(spec: &RunSpec, host: &Host, events: &[Event]) -> Vec<ModelInUse> {
     let Some(first) = spec.config.model_of(&spec.job) else { return Vec::new() };
     let others = first.fallback.iter().filter_map(|name| spec.config.models.get(name));
     let models: Vec<&Arc<Model>> = std::iter::once(first).chain(others).collect();
@@ -25,10 +27,25 @@ pub(super) async fn models(spec: &RunSpec, host: &Host) -> Vec<ModelInUse> {
         }),
         false => Learned::default(),
     };
-    models.into_iter().map(|model| in_use(model, &learned, spec, host)).collect()
+    models.into_iter().map(|model| in_use(model, &learned, spec, events, host)).collect()
 }
 
-fn in_use(model: &Model, learned: &Learned, spec: &RunSpec, host: &Host) -> ModelInUse {
+/// Returns the parameters that a model refused earlier in the run.
+fn dropped<'a>(events: &'a [Event], model: &'a str) -> impl Iterator<Item = String> + 'a {
+    let all = events.iter().filter_map(|event| {
+        let Event::Warning { dropped, .. } = event else { return None };
+        dropped.as_ref()
+    });
+    all.filter(move |dropped| dropped.model == model).map(|dropped| dropped.parameter.clone())
+}
+
+fn in_use(
+    model: &Model,
+    learned: &Learned,
+    spec: &RunSpec,
+    events: &[Event],
+    host: &Host,
+) -> ModelInUse {
     let said = match &model.provider {
         Provider::Remote(remote) => learned.said_of(remote),
         Provider::Scripted(_) => None,
@@ -45,8 +62,9 @@ fn in_use(model: &Model, learned: &Learned, spec: &RunSpec, host: &Host) -> Mode
             let remote = Remote { traits: facts.traits().clone(), ..(**remote).clone() };
             let redactor = Redactor::new(&spec.config.secrets);
             let (clients, clock) = (host.clients.clone(), host.clock.clone());
-            let refused: Vec<String> =
-                learned.lessons_of(&remote).map(|row| row.parameter.clone()).collect();
+            let lessons = learned.lessons_of(&remote).map(|row| row.parameter.clone());
+            // A resumed run repeats its requests as they were.
+            let refused: Vec<String> = lessons.chain(dropped(events, &model.name)).collect();
             let made = RemoteModel::new(remote, clients, clock, redactor);
             Arc::new(made.with_lessons(refused, LedgerLessons::of(host)))
         }

@@ -117,7 +117,7 @@ async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) 
         false => start.repository,
     };
     let system = SystemPrompt { text: start.system, stable: start.stable, repository };
-    let mut parts = match session_parts(scope, system).await {
+    let mut parts = match session_parts(scope, system, events).await {
         Ok(parts) => parts,
         Err(result) => return with_totals(result, row),
     };

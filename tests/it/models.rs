@@ -754,25 +754,24 @@ fn a_model_of_ollama_that_cannot_think_is_asked_without_it() {
     assert_eq!((warnings(&place, "parameter_dropped"), provider.requests().len()), (1, 2));
 }
 
-#[test]
-fn a_request_after_a_kill_is_the_request_before_it() {
+/// Kills the daemon while it waits for the answer to the request with the number `cut`, and starts it
+/// again; returns all requests. `before` answers the earlier ones.
+fn requests_around_a_kill(cut: usize, before: fn(usize) -> (u16, Value)) -> Vec<Value> {
     let (asked, waits) = std::sync::mpsc::channel();
     let release: Arc<(Mutex<bool>, std::sync::Condvar)> = Arc::default();
     let released = release.clone();
     let asked = Mutex::new(asked);
-    let provider = Provider::new(move |number, _| match number {
-        0 => {
-            let mut answer = calls("openai_chat", "look");
-            answer["choices"][0]["message"]["reasoning_content"] = "I think.".into();
-            (200, answer)
+    let provider = Provider::new(move |number, _| {
+        if number < cut {
+            return before(number);
         }
-        1 => {
-            asked.lock().unwrap().send(()).unwrap();
-            let is_free = released.0.lock().unwrap();
-            drop(released.1.wait_while(is_free, |is_free| !*is_free).unwrap());
-            (500, json!({}))
+        if number > cut {
+            return (200, says("openai_chat", "All is well."));
         }
-        _ => (200, says("openai_chat", "All is well.")),
+        asked.lock().unwrap().send(()).unwrap();
+        let is_free = released.0.lock().unwrap();
+        drop(released.1.wait_while(is_free, |is_free| !*is_free).unwrap());
+        (500, json!({}))
     });
     let place =
         provider.place("openai_chat", "model: x, temperature: 0.2", "double_confirmation: false");
@@ -788,10 +787,33 @@ fn a_request_after_a_kill_is_the_request_before_it() {
         || place.json(&["runs"])[0]["outcome"] == "succeeded",
         || place.log(),
     );
-    let requests = provider.requests();
+    provider.requests()
+}
+
+fn thoughtful_call() -> Value {
+    let mut answer = calls("openai_chat", "look");
+    answer["choices"][0]["message"]["reasoning_content"] = "I think.".into();
+    answer
+}
+
+#[test]
+fn a_request_after_a_kill_is_the_request_before_it() {
+    let requests = requests_around_a_kill(1, |_| (200, thoughtful_call()));
     assert_eq!(requests.len(), 3);
     assert_eq!(requests[1], requests[2], "the same request again");
     let (first, then) = (&requests[0]["messages"], &requests[1]["messages"]);
     let first = first.as_array().unwrap();
     assert_eq!(&then.as_array().unwrap()[..first.len()], first.as_slice(), "the same prefix");
+}
+
+#[test]
+fn a_request_after_a_kill_leaves_out_what_the_run_has_seen_refused() {
+    let requests = requests_around_a_kill(2, |number| match number {
+        0 => (200, thoughtful_call()),
+        _ => (400, error("messages.1.reasoning_content: Extra inputs are not permitted")),
+    });
+    assert_eq!(requests.len(), 4);
+    assert!(requests[1].to_string().contains("I think."), "{}", requests[1]);
+    assert!(!requests[2].to_string().contains("I think."), "{}", requests[2]);
+    assert_eq!(requests[2], requests[3], "the same request again");
 }
