@@ -56,8 +56,8 @@ impl Indexed {
     }
 
     /// Returns the family with the most words of the id; among equals, the one that begins like the
-    /// id. `None` if the id has no version, and has a word that neither a rule nor a row of the family has: it may be older
-    /// than all rules (`deepseek-coder-6.7b`).
+    /// id. `None` if the id has no version, and has a word that neither a rule nor a row of the family
+    /// has: it may be older than all rules (`deepseek-coder-6.7b`).
     fn family_of(&self, id: &ModelId) -> Option<&FamilyRow> {
         let begins = |family: &FamilyRow| family.words.first() == id.words.first();
         let is_of = |family: &&FamilyRow| {
@@ -203,9 +203,9 @@ impl Catalogue {
         self.provider_at(host).map(|provider| provider.chat.clone()).unwrap_or_default()
     }
 
-    /// Returns the highest price among the relatives of `found`, marked as estimated: of the models with
-    /// the same words, else of all models whose id begins with the same word. Leaves out models that are shut down, and
-    /// those that cost nothing: their provider gives them away.
+    /// Returns the highest price among the relatives of `found`, marked as estimated: of the models
+    /// with the same words, else of all models whose id begins with the same word. Leaves out models
+    /// that are shut down, and those that cost nothing: their provider gives them away.
     #[must_use]
     pub fn dearest_relative(&self, found: &Found, now: DateTime<Utc>) -> Option<Prices> {
         let first = found.id.words.first()?;

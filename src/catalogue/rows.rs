@@ -293,7 +293,8 @@ pub enum Effort {
 }
 
 impl Traits {
-    /// Returns the most tokens that a request may have: the smaller one of context window and input limit.
+    /// Returns the most tokens that a request may have: the smaller one of context window and input
+    /// limit.
     #[must_use]
     pub fn most_input(&self) -> Option<u64> {
         self.context_window.into_iter().chain(self.input_limit).min()

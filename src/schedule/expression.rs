@@ -223,7 +223,8 @@ impl Schedule {
         }
     }
 
-    /// Serializes the rule for the ledger, from which [`Expressions::schedule`](super::Expressions) reads it: `{"cron":["0 7 * * *"]}` or `{"every_ms":600000}`.
+    /// Serializes the rule for the ledger: `{"cron":["0 7 * * *"]}` or `{"every_ms":600000}`.
+    /// [`Expressions::schedule`](super::Expressions) reads it.
     #[must_use]
     pub fn to_record(&self) -> String {
         match &self.rule {
