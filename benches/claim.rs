@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 use chrono::{DateTime, TimeDelta, Utc};
 use criterion::{Criterion, criterion_group, criterion_main};
-use dutyd::domain::{RunId, Trigger};
-use dutyd::store::{Claim, Ledger, QueuedRun, Slot, SlotState};
+use dutyd::domain::{Epoch, JobName, Origin, RunId, SlotKey, Trigger};
+use dutyd::store::{AdoptedSchedule, Claim, Ledger, QueuedRun, Slot, SlotState};
 use tokio::runtime::Runtime;
 
 const HISTORY: i64 = 100_000;
@@ -18,15 +18,18 @@ fn first() -> DateTime<Utc> {
     DateTime::from_timestamp(1_700_000_000, 0).unwrap()
 }
 
+fn name(number: usize) -> JobName {
+    JobName::parse(&format!("job-{number}")).unwrap()
+}
+
 /// Returns the claim of one due time for this many jobs.
 fn claim(due_at: DateTime<Utc>, jobs: usize) -> Claim {
-    let name = |number: usize| format!("job-{number}");
     let slot = |number| {
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
+        let key = SlotKey::new(name(number), Epoch::FIRST, due_at);
+        let origin = Origin::of_slot(Trigger::Schedule, key.time, None);
         Slot {
-            job: name(number),
-            epoch: 0,
-            due_at,
+            key: key.clone(),
             span: None,
             is_backfill: false,
             state: SlotState::Queued,
@@ -35,16 +38,7 @@ fn claim(due_at: DateTime<Utc>, jobs: usize) -> Claim {
             zone: "Europe/Berlin".to_owned(),
             config_digest: "0".repeat(64),
             left: None,
-            queued: Some(QueuedRun {
-                run_id,
-                job: name(number),
-                trigger: Trigger::Schedule,
-                scheduled_for: Some(due_at),
-                attempt: 1,
-                not_before: None,
-                request: None,
-                ended: None,
-            }),
+            queued: Some(QueuedRun::waiting(run_id, key.job, origin, None)),
         }
     };
     Claim {
@@ -58,9 +52,15 @@ fn claims(criterion: &mut Criterion) {
     let (runtime, temp) = (Runtime::new().unwrap(), tempfile::tempdir().unwrap());
     let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
     let schedules = (0..AT_ONCE)
-        .map(|number| (format!("job-{number}"), "{}".to_owned(), "UTC".to_owned()))
+        .map(|number| AdoptedSchedule {
+            job: name(number),
+            schedule: "{}".to_owned(),
+            zone: "UTC".to_owned(),
+        })
         .collect();
-    runtime.block_on(ledger.set_schedules(0, schedules, Claim::default(), first())).unwrap();
+    runtime
+        .block_on(ledger.set_schedules(Epoch::FIRST, schedules, Claim::default(), first()))
+        .unwrap();
     let mut due_at = first();
     let mut write = |jobs| {
         due_at += TimeDelta::seconds(1);

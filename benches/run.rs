@@ -20,10 +20,10 @@ use dutyd::clock::{Clock as _, SystemClock};
 use dutyd::config::{
     Config, Environment, FileSet, SandboxMode, SecretsMode, ToolSandbox, Trust, load,
 };
-use dutyd::domain::{Category, RunId, StopReason};
+use dutyd::domain::{Category, Origin, RunId, RunRequest, StopReason};
 use dutyd::gate::PathRules;
 use dutyd::process::{ForkServer, ProcessSpec, Spawner};
-use dutyd::run::{Host, RunSpec, TriggerFacts, execute};
+use dutyd::run::{Host, RunSpec, execute};
 use dutyd::sinks::Observers;
 use dutyd::store::StateDir;
 use dutyd::tools::SandboxProfiles;
@@ -69,9 +69,9 @@ async fn run_once(config: Arc<Config>, state: &Path, fork_server: Arc<ForkServer
     let host =
         Host { fork_server, ..Host::new(state, clock, environment, observers, Default::default()) };
     let job = config.jobs.values().next().unwrap().clone();
-    let facts = TriggerFacts::manual(None);
+    let origin = Origin::manual(RunRequest::default(), None);
     let run_id = RunId::from_ulid(ulid::Ulid::generate());
-    let spec = RunSpec::new(run_id, config, job, facts, &BTreeMap::new(), None).unwrap();
+    let spec = RunSpec::new(run_id, config, job, origin).unwrap();
     let (_stop, stopped) = watch::channel(None);
     let started = Instant::now();
     let ended = execute(spec, host, stopped).await.unwrap();

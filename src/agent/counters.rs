@@ -83,7 +83,21 @@ impl BrokenOff {
         let is_unused = self.usage == Usage::default();
         let usage = (!is_unused).then_some(self.usage);
         let cost_usd = self.cost.filter(|_| !is_unused);
-        Event::Warning { code: code.to_owned(), message, usage, cost_usd, dropped: None }
+        let mut warning = Event::warning(code, message);
+        if let Event::Warning { usage: of, cost_usd: cost, .. } = &mut warning {
+            (*of, *cost) = (usage, cost_usd);
+        }
+        warning
+    }
+
+    /// Returns the warning that `model` takes over after `why`.
+    pub(crate) fn fallback_warning(&self, model: &str, why: &str) -> Event {
+        let mut warning =
+            self.warning("model_fallback", format!("{why}; falling back to `{model}`"));
+        if let Event::Warning { model: of, .. } = &mut warning {
+            *of = Some(model.to_owned());
+        }
+        warning
     }
 
     /// Returns the warning about a parameter that a model refuses.

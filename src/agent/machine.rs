@@ -31,32 +31,13 @@ use reply::{ReplyFacts, Timing, assistant_event};
 /// Malformed calls in a row that the model may correct; the next one ends the run.
 const MAX_CORRECTIONS: u32 = 2;
 
-/// The text before and after the reason in the correction of a malformed call.
-const MALFORMED: (&str, &str) = (
-    "Your last tool call was malformed and was not run: ",
-    ". Send it again with a known tool name and arguments that match its schema.",
-);
-
-/// The start and the middle of the error after too many malformed calls. Their number is between
-/// them, and the reason follows.
-const TOO_MANY_MALFORMED: (&str, &str) = ("the model wrote a malformed call ", " times in a row: ");
-
-/// Returns the reason in a correction of a malformed call, or in the error after too many.
-pub(super) fn malformed_reason(text: &str) -> Option<&str> {
-    match text.strip_prefix(MALFORMED.0) {
-        Some(rest) => rest.strip_suffix(MALFORMED.1),
-        None => {
-            let rest = text.strip_prefix(TOO_MANY_MALFORMED.0)?;
-            rest.split_once(TOO_MANY_MALFORMED.1).map(|(_, reason)| reason)
-        }
-    }
-}
-
 /// An input to the machine: something that happened.
 #[derive(Debug, Clone)]
 pub enum Input {
     /// The run starts with this task.
     Start(String),
+    /// The correction of a malformed call, as an earlier version recorded it: without the reason.
+    Corrected(String),
     Reply {
         reply: Box<ModelReply>,
         /// Milliseconds from the request to the last byte.
@@ -247,15 +228,15 @@ impl Machine {
                 let repository = self.system.repository.take();
                 if let Some(text) = &repository {
                     let source = InputSource::Repository;
-                    events.push(Event::UserInput { text: text.clone(), source });
+                    events.push(Event::user_input(text.clone(), source));
                 }
-                let source = InputSource::Job;
-                events.push(Event::UserInput { text: text.clone(), source });
+                events.push(Event::user_input(text.clone(), InputSource::Job));
                 // One turn, because some servers reject two user messages in a row.
                 let before = repository.map(|text| format!("{text}\n\n")).unwrap_or_default();
                 self.history.push(Turn::User(before + &text));
                 self.ask_or_stop(&mut events)
             }
+            Input::Corrected(text) => self.correct_call(text, None, &mut events),
             Input::Reply {
                 reply,
                 latency_ms,
@@ -352,23 +333,40 @@ impl Machine {
         events.push(Event::Error {
             code: error.class.as_str().to_owned(),
             message: error.message.clone(),
+            reason: None,
         });
         self.end(error.class.stop_reason(), Some(error.message), events)
     }
 
     fn on_malformed(&mut self, reason: &str, events: &mut Vec<Event>) -> Action {
-        self.malformed_in_a_row += 1;
-        if self.malformed_in_a_row > MAX_CORRECTIONS {
-            let (start, middle) = TOO_MANY_MALFORMED;
-            let message = format!("{start}{}{middle}{reason}", self.malformed_in_a_row);
-            events.push(Event::Error {
-                code: ErrorClass::BadToolGeneration.as_str().to_owned(),
-                message: message.clone(),
-            });
-            return self.end(StopReason::ProviderUnavailable, Some(message), events);
+        if self.malformed_in_a_row < MAX_CORRECTIONS {
+            let text = format!(
+                "Your last tool call was malformed and was not run: {reason}. Send it again with a known tool name and arguments that match its schema."
+            );
+            return self.correct_call(text, Some(reason.to_owned()), events);
         }
-        let text = format!("{}{reason}{}", MALFORMED.0, MALFORMED.1);
-        self.say(text, InputSource::Correction, events);
+        self.malformed_in_a_row += 1;
+        let message = format!(
+            "the model wrote a malformed call {} times in a row: {reason}",
+            self.malformed_in_a_row
+        );
+        events.push(Event::Error {
+            code: ErrorClass::BadToolGeneration.as_str().to_owned(),
+            message: message.clone(),
+            reason: Some(reason.to_owned()),
+        });
+        self.end(StopReason::ProviderUnavailable, Some(message), events)
+    }
+
+    /// Asks the model to write a malformed call again.
+    fn correct_call(
+        &mut self,
+        text: String,
+        reason: Option<String>,
+        events: &mut Vec<Event>,
+    ) -> Action {
+        self.malformed_in_a_row += 1;
+        self.correct(text, reason, events);
         self.ask_or_stop(events)
     }
 
@@ -430,7 +428,13 @@ impl Machine {
     }
 
     fn say(&mut self, text: String, source: InputSource, events: &mut Vec<Event>) {
-        events.push(Event::UserInput { text: text.clone(), source });
+        events.push(Event::user_input(text.clone(), source));
+        self.history.push(Turn::User(text));
+    }
+
+    fn correct(&mut self, text: String, reason: Option<String>, events: &mut Vec<Event>) {
+        let source = InputSource::Correction;
+        events.push(Event::UserInput { text: text.clone(), source, reason });
         self.history.push(Turn::User(text));
     }
 

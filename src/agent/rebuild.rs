@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::counters::{BrokenOff, Charge};
 use super::dispatch::{CallOutcome, Planned, Settled};
-use super::machine::{Action, Input, Machine, malformed_reason};
+use super::machine::{Action, Input, Machine};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use super::rules::ModelFacts;
 use super::stop::BUDGET;
@@ -60,7 +60,7 @@ impl RecordedStart {
         })?;
         let input = |wanted: InputSource| {
             events.iter().find_map(|event| match event {
-                Event::UserInput { text, source } if *source == wanted => Some(text.clone()),
+                Event::UserInput { text, source, .. } if *source == wanted => Some(text.clone()),
                 _ => None,
             })
         };
@@ -189,20 +189,22 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
             }
             (
                 Action::CallModel,
-                Some(Event::UserInput { text, source: InputSource::Correction }),
-            ) => {
-                let reason = malformed_reason(text).unwrap_or(text).to_owned();
-                Input::ModelFailed(ModelError::new(ErrorClass::BadToolGeneration, reason))
-            }
-            (Action::CallModel, Some(Event::Error { code, message })) => {
+                Some(Event::UserInput { text, source: InputSource::Correction, reason }),
+            ) => match reason {
+                Some(reason) => {
+                    Input::ModelFailed(ModelError::new(ErrorClass::BadToolGeneration, reason))
+                }
+                None => Input::Corrected(text.clone()),
+            },
+            (Action::CallModel, Some(Event::Error { code, message, reason })) => {
                 let class = ErrorClass::parse(code).ok_or(RebuildError::Ending)?;
-                let message = malformed_reason(message).unwrap_or(message);
+                let message = reason.as_ref().unwrap_or(message);
                 Input::ModelFailed(ModelError::new(class, message))
             }
             _ => return Err(RebuildError::Ending),
         };
         // The event of a failed request is still to come.
-        let own = usize::from(matches!(input, Input::ModelFailed(_)));
+        let own = usize::from(matches!(input, Input::ModelFailed(_) | Input::Corrected(_)));
         machine.set_was_asked(events.clone().skip(own).any(is_past_limits));
         step = machine.step(input);
     }

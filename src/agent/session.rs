@@ -37,19 +37,12 @@ const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// llama.cpp needs a minute or two for a large model.
 const LOADING: (Duration, Duration) = (Duration::from_secs(120), Duration::from_secs(2));
 
-/// The code of the warning about a fallback. Its message ends with this text, the name of the model
-/// that takes over, and a backtick.
-const FALLBACK_CODE: &str = "model_fallback";
-const FALLBACK: &str = "; falling back to `";
-
 /// Returns the name of the model that a recorded session used last, or to which it fell back.
 #[must_use]
 pub fn last_model(events: &[Event]) -> Option<&str> {
     events.iter().rev().find_map(|event| match event {
         Event::AssistantTextEnd { model, .. } => model.as_deref(),
-        Event::Warning { code, message, .. } if code == FALLBACK_CODE => {
-            Some(message.rsplit_once(FALLBACK)?.1.strip_suffix('`')?)
-        }
+        Event::Warning { model, .. } => model.as_deref(),
         _ => None,
     })
 }
@@ -274,14 +267,9 @@ impl Session {
             let Some((to, next)) = affordable.filter(|_| is_unavailable) else {
                 return Ok(Input::ModelFailed(error));
             };
-            let message = format!(
-                "`{}` is unavailable ({}: {}){FALLBACK}{}`",
-                model.name,
-                error.class.as_str(),
-                error.message,
-                next.name
-            );
-            let warning = self.take_broken_off().warning(FALLBACK_CODE, message);
+            let (class, message) = (error.class.as_str(), &error.message);
+            let why = format!("`{}` is unavailable ({class}: {message})", model.name);
+            let warning = self.take_broken_off().fallback_warning(&next.name, &why);
             self.parts.sink.record(warning).await?;
             self.at.store(to, Ordering::Relaxed);
         }

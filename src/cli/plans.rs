@@ -12,8 +12,8 @@ use super::error::CliError;
 use super::output;
 use super::source::{self, Source, Wanted};
 use crate::config::Trust;
-use crate::domain::{Plan, PlanState, Stop, StopReason, Trigger};
-use crate::run::{RunSpec, TriggerFacts, apply as apply_plan};
+use crate::domain::{Origin, Plan, PlanState, RunRequest, Stop, StopReason, Trigger};
+use crate::run::{RunSpec, apply as apply_plan};
 use crate::sinks::Observers;
 use crate::store::{Ledger, SharedLedger, UnreadablePlan};
 use crate::text::escape::one_line;
@@ -89,13 +89,11 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     }
     let config = context.config(Trust::Required)?;
     let job = context.job(&config, &plan.job)?.clone();
-    let facts = TriggerFacts {
-        trigger: Trigger::Apply,
-        ..TriggerFacts::manual(Some(super::run::myself()))
-    };
     let task = format!("Apply the plan {}.", plan.plan_id);
-    let run_id = context.new_run_id();
-    let spec = RunSpec::new(run_id, config, job, facts, &Default::default(), Some(task))
+    let request = RunRequest { prompt: Some(task), ..RunRequest::default() };
+    let origin = Origin::manual(request, Some(super::run::myself()));
+    let origin = Origin { trigger: Trigger::Apply, ..origin };
+    let spec = RunSpec::new(context.new_run_id(), config, job, origin)
         .map_err(|error| CliError::usage(error.to_string()))?;
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;

@@ -21,9 +21,8 @@ use super::render::Renderer;
 use super::source::{self, Daemon, Source, Wanted};
 use super::wrap::terminal_width;
 use crate::config::Trust;
-use crate::daemon::RunRequest;
-use crate::domain::{Event, Outcome, Person, SessionEnd, Stop, StopReason};
-use crate::run::{Ended, RunSpec, TriggerFacts, execute};
+use crate::domain::{Event, Origin, Outcome, Person, RunRequest, SessionEnd, Stop, StopReason};
+use crate::run::{Ended, RunExit, RunSpec, execute};
 use crate::sinks::{Observed, Observers};
 use crate::store::{ReadEvent, ReadLine, RunSummary};
 use crate::text::escape::one_line;
@@ -56,12 +55,10 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     if !job.enabled {
         output::note("warning: the job is disabled");
     }
-    let vars = variables(&args.vars)?;
-    let facts = TriggerFacts::manual(Some(myself()));
+    let origin = Origin::manual(request_of(args)?, Some(myself()));
     let run_id = context.new_run_id();
-    let spec = RunSpec::new(run_id.clone(), config.clone(), job, facts, &vars, args.prompt.clone())
-        .map_err(|error| CliError::usage(error.to_string()))?
-        .with_plan(args.plan);
+    let spec = RunSpec::new(run_id.clone(), config.clone(), job, origin)
+        .map_err(|error| CliError::usage(error.to_string()))?;
     let spec = RunSpec { has_person: args.interactive, ..spec };
     crate::process::prepare_daemon()
         .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
@@ -84,6 +81,10 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     conclude(context, &ended, on_screen.as_deref())
 }
 
+fn request_of(args: &RunArgs) -> Result<RunRequest, CliError> {
+    Ok(RunRequest { vars: variables(&args.vars)?, prompt: args.prompt.clone(), plan: args.plan })
+}
+
 /// Starts the run in the daemon and, unless `--detach` is given, prints its events until it ends.
 async fn run_in_daemon(
     context: &Context,
@@ -91,12 +92,7 @@ async fn run_in_daemon(
     args: &RunArgs,
 ) -> Result<ExitCode, CliError> {
     let client = &daemon.client;
-    let request = RunRequest {
-        vars: variables(&args.vars)?,
-        prompt: args.prompt.clone(),
-        plan: args.plan,
-        ..RunRequest::default()
-    };
+    let request = request_of(args)?;
     let (answer, run_id) = start(daemon, &args.job, &request).await?;
     if args.detach {
         output::value(context.form, &answer, || format!("{run_id}\n"))?;
@@ -238,13 +234,14 @@ fn conclude(
             None => output::value(form, &**end, String::new)?,
         },
     }
-    if let Some(error) = &ended.unsettled {
-        output::note(&format!(
+    match &ended.exit {
+        RunExit::Complete | RunExit::Suspended => {}
+        RunExit::OwesEnd(error) => output::note(&format!(
             "warning: the ledger or the index lacks the end of the run: {error}"
-        ));
-    }
-    if !ended.recorded {
-        output::note("the transcript is incomplete: its last line could not be written");
+        )),
+        RunExit::RecordFailed => {
+            output::note("the transcript is incomplete: its last line could not be written");
+        }
     }
     tell_plan(run_id.as_str(), end.outcome);
     Ok(ExitCode::from(exit_code(end.outcome, end.stop_reason)))

@@ -10,6 +10,7 @@ use std::ops::Bound;
 use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
+use crate::domain::Epoch;
 use crate::schedule::{Expressions, Schedule};
 use crate::store::{LedgerReader, Period, SlotRow};
 
@@ -82,41 +83,41 @@ pub fn audit(
     let restored_at = reader.restored_at()?;
     let mut rows = Rows::new(&slots);
     let (mut holes, mut undecided) = (Vec::new(), Vec::new());
-    let mut epoch_starts: HashMap<i64, DateTime<Utc>> = HashMap::new();
+    let mut epoch_starts: HashMap<Epoch, DateTime<Utc>> = HashMap::new();
     for Audited { period, .. } in &periods {
         let first = epoch_starts.entry(period.epoch).or_insert(period.began);
         *first = period.began.min(*first);
     }
     for audited in &periods {
         let period = &audited.period;
-        let jitter = TimeDelta::from_std(jitter(&period.job)).unwrap_or_default();
+        let jitter = TimeDelta::from_std(jitter(period.job.as_str())).unwrap_or_default();
         let until = now - PATIENCE - jitter;
         // When the clock was set back, the daemon may have held due times of this period for their
         // jitter. It decides them in the next epoch.
-        let stepped_at = epoch_starts.get(&(period.epoch + 1)).filter(|_| period.ended.is_some());
+        let stepped_at = epoch_starts.get(&period.epoch.next()).filter(|_| period.ended.is_some());
         let mut left = Vec::new();
         for due_at in rows.missing(audited) {
             match stepped_at.filter(|_| due_at > period.settled) {
                 Some(_) => left.push(due_at),
-                None => holes.push(AuditedSlot { job: period.job.clone(), due_at }),
+                None => holes.push(AuditedSlot { job: period.job.to_string(), due_at }),
             }
         }
         if let Some(first_due_at) = left.first()
             && stepped_at.is_some_and(|stepped_at| *stepped_at <= until)
         {
-            let (job, first_due_at, count) = (period.job.clone(), *first_due_at, left.len());
+            let (job, first_due_at, count) = (period.job.to_string(), *first_due_at, left.len());
             undecided.push(Undecided { job, first_due_at, count: count.min(COUNTED) });
         }
         undecided.extend(undecided_of(audited, &mut rows, until));
     }
-    let mut open: HashMap<(&str, i64), Vec<&Audited>> = HashMap::new();
+    let mut open: HashMap<(&str, Epoch), Vec<&Audited>> = HashMap::new();
     for audited in periods.iter().filter(|audited| audited.period.ended.is_none()) {
         let period = &audited.period;
-        open.entry((&period.job, period.epoch)).or_default().push(audited);
+        open.entry((period.job.as_str(), period.epoch)).or_default().push(audited);
     }
     // A slot after the settled time of an open period is not an extra if the schedule has its due
     // time: it was decided while an earlier due time was still held for its jitter.
-    let settled = |job: &str, epoch: i64, due_at: DateTime<Utc>| {
+    let settled = |job: &str, epoch: Epoch, due_at: DateTime<Utc>| {
         let mut of_job = open.get(&(job, epoch)).into_iter().flatten();
         of_job.any(|Audited { period, schedule }| {
             period.settled < due_at
@@ -142,10 +143,13 @@ pub fn audit(
     })
 }
 
+/// A due time of a job in an epoch.
+type Due<'a> = (&'a str, Epoch, DateTime<Utc>);
+
 /// The rows of the ledger, and how many of their due times are not in any schedule.
 struct Rows<'a> {
     /// Each row with the number of its due times that were not found in a schedule so far.
-    rows: BTreeMap<(&'a str, i64, DateTime<Utc>), (&'a SlotRow, u64)>,
+    rows: BTreeMap<Due<'a>, (&'a SlotRow, u64)>,
 }
 
 impl<'a> Rows<'a> {
@@ -157,7 +161,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Tells whether a due time of a schedule has a row of its own or lies in a span.
-    fn has(&mut self, due: (&'a str, i64, DateTime<Utc>)) -> bool {
+    fn has(&mut self, due: Due<'a>) -> bool {
         let Some(((job, epoch, _), (slot, left))) = self.rows.range_mut(..=due).next_back() else {
             return false;
         };
@@ -187,7 +191,7 @@ impl<'a> Rows<'a> {
     /// many slots as the schedule has due times; returns the last. A span may cover years.
     fn pass_span(
         &mut self,
-        due: (&'a str, i64, DateTime<Utc>),
+        due: Due<'a>,
         schedule: &Schedule,
         until: DateTime<Utc>,
     ) -> Option<DateTime<Utc>> {
@@ -237,10 +241,10 @@ fn undecided_of<'a>(
         return None;
     }
     let dues = schedule.iter_after(period.settled).take_while(|due| *due <= until);
-    let mut left = dues.filter(|due_at| !rows.has((&period.job, period.epoch, *due_at)));
+    let mut left = dues.filter(|due_at| !rows.has((period.job.as_str(), period.epoch, *due_at)));
     let first_due_at = left.next()?;
     let count = 1 + left.take(COUNTED - 1).count();
-    Some(Undecided { job: period.job.clone(), first_due_at, count })
+    Some(Undecided { job: period.job.to_string(), first_due_at, count })
 }
 
 #[cfg(test)]

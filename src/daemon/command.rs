@@ -1,12 +1,10 @@
 //! Commands to the supervisor, and its replies.
 
-use std::collections::BTreeMap;
-
 use chrono::{DateTime, Utc};
 use tokio::sync::oneshot;
 
 use super::views::{StatusConfig, StatusReport};
-use crate::domain::{Person, RunId};
+use crate::domain::{Origin, Person, RunId};
 use crate::store::Pause;
 
 /// A command to the supervisor, with the channel for the reply.
@@ -14,8 +12,8 @@ use crate::store::Pause;
 pub enum Command {
     /// Report the status of the daemon.
     Status(oneshot::Sender<StatusReport>),
-    /// Run a job now.
-    Run(RunRequest, oneshot::Sender<Result<Started, CommandError>>),
+    /// Run this job now.
+    Run(String, Origin, oneshot::Sender<Result<Started, CommandError>>),
     /// Cancel a run, on behalf of this person.
     Cancel(RunId, Option<Person>, oneshot::Sender<Result<(), CommandError>>),
     /// Cancel the runs of a job, or all, on behalf of this person; the reply lists them.
@@ -39,24 +37,6 @@ pub enum Command {
     WatchFailure(Option<String>),
     /// Stop the daemon after a grace period for its runs; a second `Stop` ends the grace period.
     Stop,
-}
-
-/// A request to run a job now.
-#[derive(Debug, Clone, Default, serde::Serialize, serde::Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct RunRequest {
-    /// The job, from the URL.
-    #[serde(skip)]
-    pub job: String,
-    /// Replacements for entries of the job's `vars`.
-    pub vars: BTreeMap<String, String>,
-    /// Replaces the prompt of the job.
-    pub prompt: Option<String>,
-    /// Plan the changes instead of making them.
-    pub plan: bool,
-    /// The person who requests the run, according to the connection.
-    #[serde(skip)]
-    pub by: Option<Person>,
 }
 
 /// Which due times of its period a backfill takes.

@@ -16,7 +16,7 @@ mod views;
 mod watch;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
-pub use command::{BackfillRequest, BackfillScope, Command, CommandError, RunRequest, Started};
+pub use command::{BackfillRequest, BackfillScope, Command, CommandError, Started};
 pub use recovery::{
     Recovered, Recovery, Restored, Resumable, recover, repair_index, restore_ledger,
 };

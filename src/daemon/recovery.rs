@@ -379,9 +379,8 @@ async fn had_begun(
 ) -> Result<bool, RecoveryError> {
     let id = run_id.clone();
     let ledger = host.ledger.get().await?;
-    let known = ledger.read(move |reader| {
-        Ok((reader.is_queued(id.as_str())?, reader.open_slot_of(id.as_str())?))
-    });
+    let known =
+        ledger.read(move |reader| Ok((reader.is_queued(id.as_str())?, reader.open_slot_of(&id)?)));
     let (is_queued, slot) = known.await?;
     // A run leaves the queue only after its first line is on disk.
     Ok(!is_queued
@@ -437,10 +436,14 @@ async fn interrupt_unverified(
         Some(row) => row.cut(last),
         None => {
             let id = run_id.clone();
-            let slot = ledger.read(move |reader| reader.open_slot_of(id.as_str())).await?;
+            let slot = ledger.read(move |reader| reader.open_slot_of(&id)).await?;
             let job = lock.job().filter(|job| !job.is_empty());
-            let job = job.or_else(|| slot.as_ref().map(|slot| slot.job.clone()));
-            RunSummary::unreadable(run_id, job.unwrap_or_default(), slot.map(|slot| slot.due_at))
+            let job = job.or_else(|| slot.as_ref().map(|slot| slot.key.job.to_string()));
+            RunSummary::unreadable(
+                run_id,
+                job.unwrap_or_default(),
+                slot.map(|slot| slot.key.time.due_at),
+            )
         }
     };
     Ok(host.index.get().await?.take(row).await?)

@@ -16,7 +16,6 @@ mod pauses;
 mod places;
 mod queue;
 mod reload;
-mod request;
 mod requested;
 mod resumed;
 mod retention;
@@ -37,14 +36,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::command::{Command, CommandError, RunRequest, Started};
+use super::command::{Command, CommandError, Started};
 use super::disposition::Cause;
 use super::recovery::Resumable;
 use super::ticker::{DueTime, Ticker};
 use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
-use crate::domain::{RunId, Stop, StopReason};
-use crate::run::{Ended, Host, RunError, RunSpec, TriggerFacts, execute};
+use crate::domain::{Epoch, JobName, Origin, RunId, Stop, StopReason};
+use crate::run::{Ended, Host, RunError, RunSpec, execute};
 use crate::store::{Claim, EndedRuns, Ledger, SlotState, Span};
 use decisions::Decision;
 use doubt::Doubt;
@@ -52,7 +51,7 @@ use queue::{Queue, Waiting};
 use reload::Reloads;
 pub use reload::log_warnings;
 use retention::Pruning;
-use slots::{DueFacts, Dues};
+use slots::{DueFacts, Dues, JobEpoch};
 use unrecovered::Unrecovered;
 
 /// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
@@ -101,7 +100,7 @@ pub struct Parts {
     /// The open runs that can neither continue nor end yet, and why.
     pub unrecovered: BTreeMap<RunId, String>,
     /// For each job, the newest due time of a run that an older ledger lacked.
-    pub recorded_until: BTreeMap<String, DateTime<Utc>>,
+    pub recorded_until: BTreeMap<JobName, DateTime<Utc>>,
     /// Problems known at startup; `status` reports them.
     pub degraded: Vec<String>,
     /// The watchdog timeout of systemd; `None` disables the messages to the watchdog.
@@ -114,31 +113,30 @@ struct Held {
     /// The due time plus jitter.
     starts_at: DateTime<Utc>,
     due_at: DateTime<Utc>,
-    job: String,
+    job: JobName,
     /// The epoch in which the time came due.
-    epoch: i64,
+    epoch: Epoch,
     /// The due times that follow and are too late to run, like this one.
     span: Option<Span>,
 }
 
 /// A run in progress.
 struct Active {
-    job: String,
+    job: JobName,
     /// The name of its model; empty if it has none.
     model: String,
     /// Whether it runs because of `catchup: all` or a backfill.
     is_caught_up: bool,
     /// Whether it continues after a crash or a stop of the daemon.
     is_resumed: bool,
-    facts: TriggerFacts,
-    request: RunRequest,
+    origin: Origin,
     stop: watch::Sender<Option<Stop>>,
 }
 
 impl Active {
     /// Tells whether a newer run of the schedule may replace it.
     fn is_replaceable(&self) -> bool {
-        queue::is_replaceable(self.is_caught_up, self.facts.trigger)
+        queue::is_replaceable(self.is_caught_up, self.origin.trigger)
     }
 }
 
@@ -163,10 +161,10 @@ pub struct Supervisor {
     active: HashMap<RunId, Active>,
     tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
     /// Whether the last run of each job succeeded, by job.
-    last_outcomes: HashMap<String, bool>,
-    epoch: i64,
+    last_outcomes: HashMap<JobName, bool>,
+    epoch: Epoch,
     /// The last clock reading of each earlier epoch.
-    epoch_ends: BTreeMap<i64, DateTime<Utc>>,
+    epoch_ends: BTreeMap<Epoch, DateTime<Utc>>,
     last_seen: DateTime<Utc>,
     doubt: Doubt,
     /// The last clock reading that was saved to the ledger.
@@ -242,7 +240,7 @@ impl Supervisor {
             active: HashMap::new(),
             tasks: JoinSet::new(),
             last_outcomes,
-            epoch: epoch.unwrap_or(0),
+            epoch: epoch.map_or(Epoch::FIRST, Epoch::new),
             epoch_ends,
             last_seen: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or(now),
             last_kept: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or_default(),
@@ -391,7 +389,7 @@ impl Supervisor {
     /// Holds a due time until its start time.
     fn hold(&mut self, due: DueTime) {
         let config = self.config.borrow().clone();
-        if let Some(job) = config.jobs.get(due.job.as_str()) {
+        if let Some(job) = config.jobs.get(&due.job) {
             let starts_at = starts_at(job, due.due_at);
             self.held.insert(Held {
                 starts_at,
@@ -409,7 +407,7 @@ impl Supervisor {
         let mut held = Vec::new();
         while self.held.first().is_some_and(|held| held.starts_at <= now) {
             let Some(first) = self.held.pop_first() else { break };
-            dues.entry((first.epoch, first.job.clone()))
+            dues.entry(JobEpoch { epoch: first.epoch, job: first.job.clone() })
                 .or_default()
                 .insert(first.due_at, DueFacts { span: first.span, ..DueFacts::default() });
             held.push(first);
@@ -420,7 +418,7 @@ impl Supervisor {
         if let Err(error) = self.settle(&mut dues, cause, now).await {
             self.disk_failed(&format!("the ledger: {error}"));
             let is_left = |held: &Held| {
-                let of_job = dues.get(&(held.epoch, held.job.clone()));
+                let of_job = dues.get(&JobEpoch { epoch: held.epoch, job: held.job.clone() });
                 of_job.is_some_and(|of_job| of_job.contains_key(&held.due_at))
             };
             self.held.extend(held.into_iter().filter(is_left));
@@ -435,26 +433,18 @@ impl Supervisor {
             return;
         }
         let model = places::model_of(&config, &waiting).to_owned();
-        let Waiting { run_id, job: name, facts, request, is_caught_up, .. } = waiting;
-        let (active_facts, active_request) = (facts.clone(), request.clone());
-        let trigger = facts.trigger.as_str();
+        let Waiting { run_id, job: name, origin, is_caught_up, .. } = waiting;
+        let trigger = origin.trigger.as_str();
         let spec = match config.jobs.get(name.as_str()) {
             None => Err("the job was removed from the configuration".to_owned()),
-            Some(job) => RunSpec::new(
-                run_id.clone(),
-                config.clone(),
-                job.clone(),
-                facts,
-                &request.vars,
-                request.prompt,
-            )
-            .map(|spec| RunSpec { is_queued: true, ..spec.with_plan(request.plan) })
-            .map_err(|error| error.to_string()),
+            Some(job) => RunSpec::new(run_id.clone(), config.clone(), job.clone(), origin.clone())
+                .map(|spec| RunSpec { is_queued: true, ..spec })
+                .map_err(|error| error.to_string()),
         };
         let spec = match spec {
             Ok(spec) => spec,
             Err(reason) => {
-                tracing::error!(job = name, %run_id, reason, "failed to start a run");
+                tracing::error!(job = name.as_str(), %run_id, reason, "failed to start a run");
                 self.queue.ended(&name, is_caught_up);
                 let runs = vec![run_id];
                 let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
@@ -462,11 +452,9 @@ impl Supervisor {
                 return;
             }
         };
-        tracing::info!(job = name, %run_id, trigger, "run started");
+        tracing::info!(job = name.as_str(), %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
-        let (facts, request) = (active_facts, active_request);
-        let active =
-            Active { job: name, model, is_caught_up, is_resumed: false, facts, request, stop };
+        let active = Active { job: name, model, is_caught_up, is_resumed: false, origin, stop };
         self.active.insert(run_id.clone(), active);
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {

@@ -27,6 +27,7 @@ use uuid::Uuid;
 
 use super::fold::{Due, fold};
 use crate::clock::Clock;
+use crate::domain::JobName;
 use crate::schedule::Schedule;
 use crate::store::Span;
 
@@ -46,7 +47,7 @@ const CHANNEL: usize = 64;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct DueTime {
-    pub(super) job: String,
+    pub(super) job: JobName,
     pub(super) due_at: DateTime<Utc>,
     /// The due times that follow and are too late to run, like this one.
     pub(super) span: Option<Span>,
@@ -58,8 +59,8 @@ struct Table {
     /// set.
     trusted_until: Option<DateTime<Utc>>,
     /// The next due time of each job.
-    due: BTreeSet<(DateTime<Utc>, String)>,
-    schedules: BTreeMap<String, Schedule>,
+    due: BTreeSet<(DateTime<Utc>, JobName)>,
+    schedules: BTreeMap<JobName, Schedule>,
     /// Claimed due times that the supervisor has not taken yet.
     due_times: Vec<DueTime>,
     closed: bool,
@@ -79,14 +80,14 @@ impl Table {
         true
     }
 
-    fn claim_all_of(&mut self, job: &str, first: DateTime<Utc>, horizon: DateTime<Utc>) {
-        self.due.remove(&(first, job.to_owned()));
+    fn claim_all_of(&mut self, job: &JobName, first: DateTime<Utc>, horizon: DateTime<Utc>) {
+        self.due.remove(&(first, job.clone()));
         let mut next = Some(first);
         while let Some(due_at) = next.filter(|at| *at <= horizon) {
-            self.due_times.push(DueTime { job: job.to_owned(), due_at, span: None });
+            self.due_times.push(DueTime { job: job.clone(), due_at, span: None });
             next = self.schedules.get(job).and_then(|schedule| schedule.next_after(due_at));
         }
-        self.due.extend(next.map(|at| (at, job.to_owned())));
+        self.due.extend(next.map(|at| (at, job.clone())));
     }
 
     /// Claims the due times of each job that are too late to run, as one span if they are many.
@@ -95,7 +96,7 @@ impl Table {
         &mut self,
         now: DateTime<Utc>,
         repeats: &[(DateTime<Utc>, DateTime<Utc>)],
-        too_late: impl Fn(&str) -> Option<DateTime<Utc>>,
+        too_late: impl Fn(&JobName) -> Option<DateTime<Utc>>,
     ) {
         if self.closed {
             return;
@@ -111,10 +112,10 @@ impl Table {
     fn fold_until(
         &mut self,
         limit: DateTime<Utc>,
-        too_late: &impl Fn(&str) -> Option<DateTime<Utc>>,
+        too_late: &impl Fn(&JobName) -> Option<DateTime<Utc>>,
     ) {
-        let due: Vec<(DateTime<Utc>, String)> =
-            self.due.range(..(limit, String::new())).cloned().collect();
+        let due: Vec<(DateTime<Utc>, JobName)> =
+            self.due.iter().take_while(|(at, _)| *at < limit).cloned().collect();
         for (first, job) in due {
             let Some(schedule) = self.schedules.get(&job) else { continue };
             let before = first - TimeDelta::milliseconds(1);
@@ -129,10 +130,10 @@ impl Table {
 
     /// Claims the remaining due times of each job of which a look has claimed only some.
     fn claim_rest(&mut self, horizon: DateTime<Utc>) {
-        let begun: BTreeSet<&str> = self.due_times.iter().map(|due| due.job.as_str()).collect();
-        let until = (horizon + TimeDelta::nanoseconds(1), String::new());
-        let rest = self.due.range(..until).filter(|(_, job)| begun.contains(job.as_str()));
-        let rest: Vec<(DateTime<Utc>, String)> = rest.cloned().collect();
+        let begun: BTreeSet<&JobName> = self.due_times.iter().map(|due| &due.job).collect();
+        let due = self.due.iter().take_while(|(at, _)| *at <= horizon);
+        let rest = due.filter(|(_, job)| begun.contains(job));
+        let rest: Vec<(DateTime<Utc>, JobName)> = rest.cloned().collect();
         for (first, job) in rest {
             self.claim_all_of(&job, first, horizon);
         }
@@ -206,7 +207,7 @@ impl Ticker {
     }
 
     /// Replaces the whole table. Each schedule starts with its first due time after `from`.
-    pub(super) fn set(&self, schedules: BTreeMap<String, Schedule>, from: DateTime<Utc>) {
+    pub(super) fn set(&self, schedules: BTreeMap<JobName, Schedule>, from: DateTime<Utc>) {
         let due = schedules
             .iter()
             .filter_map(|(job, schedule)| Some((schedule.next_after(from)?, job.clone())))
@@ -223,7 +224,7 @@ impl Ticker {
         &self,
         now: DateTime<Utc>,
         repeats: &[(DateTime<Utc>, DateTime<Utc>)],
-        too_late: impl Fn(&str) -> Option<DateTime<Utc>>,
+        too_late: impl Fn(&JobName) -> Option<DateTime<Utc>>,
     ) {
         self.store.lock().fold(now, repeats, too_late);
     }
@@ -367,9 +368,11 @@ mod tests {
     use super::*;
     use crate::clock::SystemClock;
 
-    fn every_second(count: usize) -> BTreeMap<String, Schedule> {
+    fn every_second(count: usize) -> BTreeMap<JobName, Schedule> {
         let schedule = Schedule::every(Duration::from_secs(1), Tz::UTC).unwrap();
-        (0..count).map(|n| (format!("job-{n}"), schedule.clone())).collect()
+        (0..count)
+            .map(|n| (JobName::parse(&format!("job-{n}")).unwrap(), schedule.clone()))
+            .collect()
     }
 
     // proves CRON-6

@@ -5,6 +5,7 @@
 //! `store/` creates lines.
 //! *Source*: `docs/design/transcript.md`.
 
+mod constructors;
 mod facts;
 
 use chrono::{DateTime, Utc};
@@ -269,6 +270,10 @@ pub enum Event {
         text: String,
         /// The origin of the turn.
         source: InputSource,
+        /// What a correction corrects: `empty`, `cut`, `spelled_call`, or why a call was malformed.
+        /// Absent in transcripts of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// A complete reply of the model, or the message with which the loop ends the run at a limit.
     AssistantTextEnd {
@@ -415,6 +420,12 @@ pub enum Event {
         /// The parameter that later requests of the run leave out (`parameter_dropped`).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         dropped: Option<DroppedParameter>,
+        /// The call that the warning is about.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        call_id: Option<CallId>,
+        /// The name of the model that takes over (`model_fallback`).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        model: Option<String>,
     },
     /// An error ended the run.
     Error {
@@ -422,6 +433,9 @@ pub enum Event {
         code: String,
         /// A sentence for people.
         message: String,
+        /// Why the last of too many calls was malformed. Absent in transcripts of earlier versions.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        reason: Option<String>,
     },
     /// The loop has finished.
     ProcessingEnd {
@@ -460,13 +474,6 @@ impl Event {
         "processing_end",
         "session_end",
     ];
-
-    /// Returns a [`Self::Warning`].
-    #[must_use]
-    pub fn warning(code: &str, message: impl Into<String>) -> Self {
-        let (code, message) = (code.to_owned(), message.into());
-        Self::Warning { code, message, usage: None, cost_usd: None, dropped: None }
-    }
 }
 
 /// An event that is shown live and never written.

@@ -9,6 +9,7 @@ mod category;
 mod dropped_parameter;
 mod event;
 mod ids;
+mod origin;
 mod outcome;
 mod plan;
 mod session_end;
@@ -24,8 +25,9 @@ pub use event::{
     LiveEvent, PolicyDecision, PreflightItem,
 };
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
+pub use origin::{Epoch, Origin, OriginFields, Person, RunRequest, SlotKey, SlotTime, Trigger};
 pub use outcome::{Outcome, Stop, StopReason};
 pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};
 pub use session_end::SessionEnd;
-pub use session_start::{Overrides, Person, ProjectDocument, SandboxFacts, SessionStart, Trigger};
+pub use session_start::{Overrides, ProjectDocument, SandboxFacts, SessionStart};
 pub use turn::{AssistantTurn, FinishReason, Image, ToolResult, Turn, Usage};

@@ -4,8 +4,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::origin::Person;
 use super::outcome::{Outcome, StopReason};
-use super::session_start::Person;
 use super::turn::Usage;
 
 /// Fields of `session_end`.

@@ -4,51 +4,11 @@
 
 use std::collections::BTreeMap;
 
-use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Why a run began.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum Trigger {
-    /// The slot came due.
-    Schedule,
-    /// A person started the run.
-    Manual,
-    /// The slot came due while the daemon could not start its run, for example because it was down.
-    Catchup,
-    /// A person requested the run for an earlier due time.
-    Backfill,
-    /// An earlier attempt to run the slot or the request failed.
-    Retry,
-    /// A person applied a change plan.
-    Apply,
-}
-
-impl Trigger {
-    /// Returns the word used in files.
-    #[must_use]
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Schedule => "schedule",
-            Self::Manual => "manual",
-            Self::Catchup => "catchup",
-            Self::Backfill => "backfill",
-            Self::Retry => "retry",
-            Self::Apply => "apply",
-        }
-    }
-}
-
-/// A user of this host, as the kernel identifies the peer of a socket or the owner of a process.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-pub struct Person {
-    pub uid: u32,
-    /// The user name; `#UID` if the user database has no entry.
-    pub user: String,
-}
+use super::origin::Origin;
 
 /// Parts of the job that a person replaced for one run.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize, JsonSchema)]
@@ -89,18 +49,11 @@ pub struct ProjectDocument {
 pub struct SessionStart {
     /// The name of the job.
     pub job: String,
-    /// Why the run began.
-    pub trigger: Trigger,
-    /// The due time of the slot that started the run, if any.
-    pub scheduled_for: Option<DateTime<Utc>>,
-    /// The epoch of the slot that started the run, if any.
-    #[serde(default)]
-    pub epoch: Option<i64>,
+    #[serde(flatten)]
+    pub origin: Origin,
     /// The plan that the run applies; null for every other run.
     #[serde(default)]
     pub plan_id: Option<String>,
-    /// The number of this attempt to run the slot or the request, from 1.
-    pub attempt: u32,
     /// `act` or `plan`; empty in transcripts of earlier versions.
     #[serde(default)]
     pub mode: String,
@@ -113,9 +66,6 @@ pub struct SessionStart {
     /// The parts of the job that a person replaced.
     #[serde(default)]
     pub overrides: Overrides,
-    /// The person who started the run; null for the schedule.
-    #[serde(default)]
-    pub by: Option<Person>,
     /// The model's name at the provider.
     pub model: String,
     /// The name of the provider.

@@ -63,7 +63,7 @@ pub async fn apply(
     // If the execution target is unreachable, the steps report it.
     let _ = scope.connect().await;
     let text = scope.spec.task.clone();
-    scope.record(Event::UserInput { text, source: InputSource::Person }).await?;
+    scope.record(Event::user_input(text, InputSource::Person)).await?;
     let rules = gate_rules(&scope.spec.config, &scope.spec.job, scope.ctx.access.paths.clone());
     let mut work = Apply {
         // The person who applies a plan has seen all of its calls, so they need no rate limit.

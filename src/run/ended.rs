@@ -6,7 +6,9 @@ use std::time::Duration;
 use serde_json::Value;
 
 use crate::agent::{End, SessionResult};
-use crate::domain::{Category, Event, Outcome, Person, RunId, SessionEnd, StopReason, Usage};
+use crate::domain::{
+    CallId, Category, Event, Outcome, Person, RunId, SessionEnd, StopReason, Usage,
+};
 use crate::store::RunSummary;
 use crate::text::json::check_values;
 use crate::text::redact::{Redacted, Redactor};
@@ -20,16 +22,24 @@ pub struct Ended {
     /// The id of the run.
     pub run_id: RunId,
     pub end: Redacted<SessionEnd>,
-    /// Whether the last line is in the transcript.
-    pub recorded: bool,
-    /// Why the ledger or the index lacks the end of the run, if one of them does.
-    pub unsettled: Option<String>,
-    /// Whether the run did not end, but continues at the next start of the daemon.
-    pub is_suspended: bool,
+    pub exit: RunExit,
     /// Whether the run has started a write or admin call.
     pub has_started_change: bool,
     /// The summary of the run; `None` if its first or its last line was not written.
     pub row: Option<RunSummary>,
+}
+
+/// How far the end of a run got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum RunExit {
+    /// The last line is in the transcript, and the ledger and the index have the end.
+    Complete,
+    /// The last line is in the transcript. The ledger or the index lacks the end, for this reason.
+    OwesEnd(String),
+    /// The run is over, but its last line could not be written.
+    RecordFailed,
+    /// The run is not over: the next start of the daemon continues it.
+    Suspended,
 }
 
 impl Ended {
@@ -64,23 +74,35 @@ pub fn tools_used<'a>(events: impl Iterator<Item = &'a Event>) -> BTreeSet<Strin
     starts.collect()
 }
 
+/// The code of the warning about a call whose effect is unknown.
+const EFFECT_UNKNOWN: &str = "effect_unknown";
+
 /// Returns a warning for each write or admin call that has started and has no result. We cannot
-/// know whether it took effect. Leaves out the warnings that `events` already contain.
+/// know whether it took effect. Leaves out the calls about which `events` already warn.
 pub fn unknown_effects<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<Event> {
     let (mut open, mut known) = (BTreeSet::new(), BTreeSet::new());
     for event in events {
         match event {
             Event::ToolCallStart(start) if start.category != Category::Read => {
-                open.insert(start.call_id.to_string());
+                open.insert(&start.call_id);
             }
-            Event::ToolCallEnd(end) => drop(open.remove(end.call_id.as_str())),
-            Event::Warning { message, .. } => drop(known.insert(message)),
+            Event::ToolCallEnd(end) => drop(open.remove(&end.call_id)),
+            Event::Warning { code, call_id: Some(call_id), .. } if code == EFFECT_UNKNOWN => {
+                known.insert(call_id);
+            }
             _ => {}
         }
     }
-    let message = |id| format!("the run was cut off during the call {id}; its effect is unknown");
-    let messages = open.into_iter().map(message).filter(|message| !known.contains(message));
-    messages.map(|message| Event::warning("effect_unknown", message)).collect()
+    let warning = |call_id: &CallId| {
+        let message =
+            format!("the run was cut off during the call {call_id}; its effect is unknown");
+        let mut warning = Event::warning(EFFECT_UNKNOWN, message);
+        if let Event::Warning { call_id: of, .. } = &mut warning {
+            *of = Some(call_id.clone());
+        }
+        warning
+    };
+    open.difference(&known).copied().map(warning).collect()
 }
 
 /// Returns the result of a run that has no session, or whose session panicked: all counters are

@@ -32,7 +32,7 @@ pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};
 pub use budget::{millionths, over_budget, release_abandoned, spend_budgets};
 pub use check::{CheckItem, CheckReport, check};
-pub use ended::{Ended, tools_used, unknown_effects};
+pub use ended::{Ended, RunExit, tools_used, unknown_effects};
 pub use execute::execute;
 pub use host::{Host, RunError, is_disk_fault};
 pub use installation::{Reach, examine_config, examine_host, why_runs_cannot_begin};
@@ -41,7 +41,7 @@ pub use mcp::{Servers, least_rights};
 pub use model_view::{ModelValue, ModelView, ask_providers, model_views};
 pub use preflight::{connect, preflight};
 pub use resume::{Resumption, resume};
-pub use spec::{PromptError, RunSpec, TriggerFacts};
+pub use spec::{PromptError, RunSpec};
 pub use tool_catalog::{
     ExplainError, Explanation, KnownTool, ToolRow, UnknownTool, explain, names_of_server, tool_rows,
 };

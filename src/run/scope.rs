@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::budget::{millionths, reserve};
-use super::ended::{Ended, session_end};
+use super::ended::{Ended, RunExit, session_end};
 use super::host::{Host, RunError};
 use super::mcp::{ServerReady, Servers, usable_servers};
 use super::preflight::connect;
@@ -272,14 +272,14 @@ impl RunScope {
         let end = session_end(&result, worked, by, &self.ctx.redactor);
         if result.is_suspended {
             let reason = "the daemon stopped; the run continues at its next start".to_owned();
-            let suspended = self.sink.record(Event::SessionSuspended { reason }).await;
-            let recorded = suspended.is_ok();
+            if let Err(error) = self.sink.record(Event::SessionSuspended { reason }).await {
+                let run_id = &self.spec.run_id;
+                tracing::warn!(%run_id, error = %error.0, "failed to record that a run is suspended; the next start takes that for a crash");
+            }
             return Ended {
                 run_id: self.spec.run_id,
                 end,
-                recorded,
-                unsettled: None,
-                is_suspended: true,
+                exit: RunExit::Suspended,
                 has_started_change: self.sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
             };
@@ -342,9 +342,7 @@ async fn finish(
             return Ended {
                 run_id: run_id.clone(),
                 end,
-                recorded: false,
-                unsettled: None,
-                is_suspended: false,
+                exit: RunExit::RecordFailed,
                 has_started_change: sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
             };
@@ -362,23 +360,22 @@ async fn finish(
         },
         (kept, _) => kept,
     };
-    let unsettled = completed.as_ref().err().map(ToString::to_string);
-    match completed {
+    let exit = match completed {
         Ok(()) => {
             if let Err(error) = lock.close() {
                 tracing::warn!(%run_id, %error, "failed to remove the lock file of an ended run; the next start removes it");
             }
+            RunExit::Complete
         }
         Err(error) => {
             tracing::error!(%run_id, %error, "failed to write the end of a run to the ledger or the index; the next start tries again");
+            RunExit::OwesEnd(error.to_string())
         }
-    }
+    };
     Ended {
         run_id: run_id.clone(),
         end,
-        recorded: true,
-        unsettled,
-        is_suspended: false,
+        exit,
         has_started_change: sink.has_started_change.load(Ordering::Relaxed),
         row,
     }
@@ -438,16 +435,12 @@ fn session_start(spec: &RunSpec, toolbox: &Toolbox, ctx: &ToolContext) -> Sessio
     let model = spec.config.model_of(&spec.job);
     SessionStart {
         job: spec.job.name.to_string(),
-        trigger: spec.trigger.trigger,
-        scheduled_for: spec.trigger.scheduled_for,
-        epoch: spec.trigger.epoch,
+        origin: spec.origin.clone(),
         plan_id: spec.plan_id.clone(),
-        attempt: spec.trigger.attempt,
         mode: spec.mode.as_str().to_owned(),
         vars: spec.vars.clone(),
         interactive: spec.has_person,
         overrides: spec.overrides.clone(),
-        by: spec.trigger.by.clone(),
         model: model.map(|model| model.model_word().to_owned()).unwrap_or_default(),
         provider: model.map(|model| model.provider_word().to_owned()).unwrap_or_default(),
         profile: model.map(|model| model.profile.name.to_owned()).unwrap_or_default(),

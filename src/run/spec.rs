@@ -3,34 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use chrono::{DateTime, Utc};
-
 use crate::config::{Config, Job, Mode};
-use crate::domain::{Overrides, Person, RunId, Trigger};
-
-/// Why a run began.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TriggerFacts {
-    /// The kind of the trigger.
-    pub trigger: Trigger,
-    /// The due time of the slot, if a schedule started the run.
-    pub scheduled_for: Option<DateTime<Utc>>,
-    /// The epoch of the slot, if a schedule started the run.
-    pub epoch: Option<i64>,
-    /// The number of the attempt, counted from 1.
-    pub attempt: u32,
-    /// The person who started the run; `None` if a schedule did, or if the person is
-    /// unknown.
-    pub by: Option<Person>,
-}
-
-impl TriggerFacts {
-    /// Returns the facts of a run that a person starts.
-    #[must_use]
-    pub fn manual(by: Option<Person>) -> Self {
-        Self { trigger: Trigger::Manual, scheduled_for: None, epoch: None, attempt: 1, by }
-    }
-}
+use crate::domain::{Origin, Overrides, RunId, RunRequest, SessionStart};
 
 /// A run before it starts.
 #[derive(Debug, Clone)]
@@ -40,7 +14,7 @@ pub struct RunSpec {
     /// The configuration that the run keeps until its end.
     pub config: Arc<Config>,
     pub job: Arc<Job>,
-    pub trigger: TriggerFacts,
+    pub origin: Origin,
     /// The task: the prompt of the job with variables filled in, or the text that replaces it.
     pub task: String,
     /// The parts of the job that the caller replaced.
@@ -90,26 +64,59 @@ pub enum PromptError {
 }
 
 impl RunSpec {
-    /// Returns a run of `job`. `overrides` replace entries of its `vars`, and `prompt` replaces its
-    /// prompt.
+    /// Returns a run of `job`, with the parts of it that the request in `origin` replaces.
     ///
     /// *Errors*: [`PromptError`].
     pub fn new(
         run_id: RunId,
         config: Arc<Config>,
         job: Arc<Job>,
-        trigger: TriggerFacts,
-        overrides: &BTreeMap<String, String>,
-        prompt: Option<String>,
+        origin: Origin,
+    ) -> Result<Self, PromptError> {
+        let request = origin.request.clone().unwrap_or_default();
+        Self::with_request(run_id, config, job, origin, request)
+    }
+
+    /// Returns a run as its first line says that it began. `config` is the configuration of that line,
+    /// and `mode` is its mode.
+    ///
+    /// *Errors*: [`PromptError`].
+    pub fn recorded(
+        run_id: RunId,
+        config: Arc<Config>,
+        job: Arc<Job>,
+        start: &SessionStart,
+        mode: Mode,
+    ) -> Result<Self, PromptError> {
+        let (vars, prompt) = (start.vars.clone(), start.overrides.prompt.clone());
+        let stated = RunRequest { vars, prompt, plan: mode == Mode::Plan };
+        let mut spec =
+            Self::with_request(run_id, config, job, start.origin.clone(), stated.clone())?;
+        if spec.origin.request.is_none() {
+            // An earlier version did not record the request, only what it led to.
+            let of_job = &spec.job.vars;
+            let replaced = stated.vars.into_iter();
+            let vars = replaced.filter(|(name, value)| of_job.get(name) != Some(value)).collect();
+            spec.origin.request = Some(RunRequest { vars, ..stated });
+        }
+        Ok(Self { is_queued: true, ..spec })
+    }
+
+    fn with_request(
+        run_id: RunId,
+        config: Arc<Config>,
+        job: Arc<Job>,
+        origin: Origin,
+        request: RunRequest,
     ) -> Result<Self, PromptError> {
         let unknown = |name: &str| PromptError::UnknownVariable {
             job: job.name.to_string(),
             name: name.to_owned(),
         };
+        let RunRequest { vars: replaced, prompt, plan } = request;
         let mut vars = job.vars.clone();
-        for (name, value) in overrides {
-            let slot = vars.get_mut(name).ok_or_else(|| unknown(name))?;
-            slot.clone_from(value);
+        for (name, value) in replaced {
+            *vars.get_mut(&name).ok_or_else(|| unknown(&name))? = value;
         }
         let overrides = Overrides { prompt: prompt.clone(), ..Overrides::default() };
         let task = match prompt {
@@ -119,26 +126,19 @@ impl RunSpec {
                 .render(|name| vars.get(name).map(String::as_str))
                 .ok_or_else(|| unknown("?"))?,
         };
-        let mode = job.mode;
-        let (has_person, is_queued) = (false, false);
+        let mode = if plan { Mode::Plan } else { job.mode };
         Ok(Self {
             run_id,
             config,
             job,
-            trigger,
+            origin,
             task,
             overrides,
             vars,
             plan_id: None,
             mode,
-            has_person,
-            is_queued,
+            has_person: false,
+            is_queued: false,
         })
-    }
-
-    /// Returns the run in plan mode if `plan` is true, whatever the mode of the job.
-    #[must_use]
-    pub fn with_plan(self, plan: bool) -> Self {
-        Self { mode: if plan { Mode::Plan } else { self.mode }, ..self }
     }
 }

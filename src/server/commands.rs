@@ -1,5 +1,7 @@
 //! The routes that make the supervisor do something.
 
+use std::collections::BTreeMap;
+
 use axum::Json;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::StatusCode;
@@ -12,7 +14,8 @@ use super::body::OptionalBody;
 use super::problem::Problem;
 use super::socket::Peer;
 use crate::config::Settings;
-use crate::daemon::{BackfillRequest, BackfillScope, Command, CommandError, RunRequest};
+use crate::daemon::{BackfillRequest, BackfillScope, Command, CommandError};
+use crate::domain::{Origin, RunRequest};
 use crate::process::person;
 use crate::store::{self, Pruned, Retention};
 
@@ -70,15 +73,25 @@ pub(super) async fn prune(
     pruned.await.map_err(internal)?.map_err(internal).map(Json)
 }
 
+/// The parts of a job that a new run replaces. Unlike a record, a request must not have a part that
+/// this version does not know.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RunBody {
+    vars: BTreeMap<String, String>,
+    prompt: Option<String>,
+    plan: bool,
+}
+
 pub(super) async fn start_run(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
-    OptionalBody(body): OptionalBody<RunRequest>,
+    OptionalBody(RunBody { vars, prompt, plan }): OptionalBody<RunBody>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
-    let request = RunRequest { job: name, by: peer.uid.map(person), ..body };
-    tracing::info!(job = request.job, uid = peer.uid, "run requested");
-    let started = api.ask(|reply| Command::Run(request, reply)).await?.map_err(refused)?;
+    tracing::info!(job = name, uid = peer.uid, "run requested");
+    let origin = Origin::manual(RunRequest { vars, prompt, plan }, peer.uid.map(person));
+    let started = api.ask(|reply| Command::Run(name, origin, reply)).await?.map_err(refused)?;
     Ok((StatusCode::CREATED, Json(json!(started))))
 }
 

@@ -6,7 +6,7 @@ use rusqlite::{Connection, OptionalExtension as _, named_params, params};
 use super::claim::{Slot, StateWord, insert_queued};
 use super::db::DbError;
 use super::ledger::Ledger;
-use crate::domain::RunId;
+use crate::domain::{RunId, SlotKey, SlotTime};
 
 /// A slot that runs again.
 #[derive(Debug, Clone)]
@@ -56,14 +56,16 @@ impl Ledger {
 
 fn claim(transaction: &Connection, again: &Again, now: DateTime<Utc>) -> rusqlite::Result<bool> {
     let slot = &again.slot;
+    let SlotKey { job, time: SlotTime { epoch, due_at } } = &slot.key;
+    let due_at = due_at.timestamp_millis();
     let is_free = match &again.place {
         Some(place) => take_out(transaction, again, place)?,
         None => {
             let mut delete = transaction.prepare_cached(
                 "DELETE FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at = ?3 AND state = ?4 AND until IS NULL",
             )?;
-            let due_at = slot.due_at.timestamp_millis();
-            delete.execute(params![slot.job, slot.epoch, due_at, again.state.as_str()])? == 1
+            let of_slot = params![job.as_str(), epoch.number(), due_at, again.state.as_str()];
+            delete.execute(of_slot)? == 1
         }
     };
     if !is_free {
@@ -74,7 +76,7 @@ fn claim(transaction: &Connection, again: &Again, now: DateTime<Utc>) -> rusqlit
             "INSERT INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest, NULL, 1, :is_backfill)",
         )?
         .execute(named_params! {
-            ":job": slot.job, ":epoch": slot.epoch, ":due_at": slot.due_at.timestamp_millis(), ":state": slot.state.as_str(),
+            ":job": job.as_str(), ":epoch": epoch.number(), ":due_at": due_at, ":state": slot.state.as_str(),
             ":run_id": slot.run_id.as_ref().map(RunId::as_str), ":decided_at": now.timestamp_millis(), ":reason": slot.reason,
             ":zone": slot.zone, ":digest": slot.config_digest, ":is_backfill": slot.is_backfill,
         })?;
@@ -87,13 +89,14 @@ fn claim(transaction: &Connection, again: &Again, now: DateTime<Utc>) -> rusqlit
 /// Takes a due time out of a span, which becomes one row for the slots before it and one for those after
 /// it. Returns false if the row is not that span any more.
 fn take_out(transaction: &Connection, again: &Again, place: &SpanPlace) -> rusqlite::Result<bool> {
-    let (slot, first) = (&again.slot, place.first.timestamp_millis());
+    let SlotKey { job, time: SlotTime { epoch, due_at } } = &again.slot.key;
+    let (job, epoch, first) = (job.as_str(), epoch.number(), place.first.timestamp_millis());
     let count: Option<i64> = transaction
         .prepare_cached(
             "SELECT count FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at = ?3 AND state = ?4 AND coalesce(until, due_at) >= ?5",
         )?
         .query_row(
-            params![slot.job, slot.epoch, first, again.state.as_str(), slot.due_at.timestamp_millis()],
+            params![job, epoch, first, again.state.as_str(), due_at.timestamp_millis()],
             |row| row.get(0),
         )
         .optional()?;
@@ -108,19 +111,19 @@ fn take_out(transaction: &Connection, again: &Again, place: &SpanPlace) -> rusql
                      CASE WHEN ?5 > 1 THEN until END, ?5, is_backfill
                  FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at = ?3",
             )?
-            .execute(params![slot.job, slot.epoch, first, next.timestamp_millis(), after])?;
+            .execute(params![job, epoch, first, next.timestamp_millis(), after])?;
     }
     if before == 0 {
         transaction
             .prepare_cached("DELETE FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at = ?3")?
-            .execute(params![slot.job, slot.epoch, first])?;
+            .execute(params![job, epoch, first])?;
     } else {
         let until = place.previous.filter(|_| before > 1).map(|at| at.timestamp_millis());
         transaction
             .prepare_cached(
                 "UPDATE slots SET until = ?4, count = ?5 WHERE job = ?1 AND epoch = ?2 AND due_at = ?3",
             )?
-            .execute(params![slot.job, slot.epoch, first, until, before])?;
+            .execute(params![job, epoch, first, until, before])?;
     }
     Ok(true)
 }

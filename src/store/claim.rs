@@ -3,8 +3,9 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, named_params, params};
 
+use super::request;
 use super::run_summary::QueuedRun;
-use crate::domain::{RunId, StopReason};
+use crate::domain::{JobName, Origin, RunId, SlotKey, SlotTime, StopReason};
 
 /// The disposition of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -90,12 +91,8 @@ pub struct Span {
 /// A slot to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Slot {
-    /// The name of the job.
-    pub job: String,
-    /// How often the clock had been set back before this slot.
-    pub epoch: i64,
-    /// When it was due; of a span, the first due time.
-    pub due_at: DateTime<Utc>,
+    /// Of a span, its first slot.
+    pub key: SlotKey,
     /// The slots of the span, if the row is one.
     pub span: Option<Span>,
     /// Whether a backfill made the slot. Its due time may be in no period of the ledger.
@@ -121,7 +118,7 @@ pub struct Slot {
 pub struct Claim {
     pub slots: Vec<Slot>,
     /// For each job, the time up to which every slot has its row after the claim.
-    pub settled: Vec<(String, DateTime<Utc>)>,
+    pub settled: Vec<(JobName, DateTime<Utc>)>,
     /// Queued runs that the claim ends.
     pub ended: Option<EndedRuns>,
 }
@@ -139,20 +136,21 @@ pub struct EndedRuns {
 
 /// Adds a run to the queue. A run that a previous daemon left in the queue waits again.
 pub(super) fn insert_queued(transaction: &Connection, run: &QueuedRun) -> rusqlite::Result<()> {
-    let due = run.scheduled_for.map(|due| due.timestamp_millis());
+    let Origin { trigger, slot, attempt, .. } = &run.origin;
     transaction
         .prepare_cached(
-            "INSERT OR REPLACE INTO queue (run_id, job, trigger, scheduled_for, attempt, not_before, request)
-             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+            "INSERT OR REPLACE INTO queue (run_id, job, trigger, scheduled_for, attempt, not_before, request, epoch)
+             VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
         )?
         .execute(params![
             run.run_id.as_str(),
-            run.job,
-            run.trigger.as_str(),
-            due,
-            run.attempt,
+            run.job.as_str(),
+            trigger.as_str(),
+            slot.map(|slot| slot.due_at.timestamp_millis()),
+            attempt,
             run.not_before.map(|at| at.timestamp_millis()),
-            run.request
+            request::to_column(&run.origin)?,
+            slot.map(|slot| slot.epoch.number()),
         ])
         .map(drop)
 }
@@ -175,8 +173,9 @@ pub(super) fn write_claim(
     )?;
     let mut claimed = Vec::with_capacity(claim.slots.len());
     for slot in &claim.slots {
+        let SlotKey { job, time: SlotTime { epoch, due_at } } = &slot.key;
         let written = insert.execute(named_params! {
-            ":job": slot.job, ":epoch": slot.epoch, ":due_at": slot.due_at.timestamp_millis(), ":state": slot.state.as_str(),
+            ":job": job.as_str(), ":epoch": epoch.number(), ":due_at": due_at.timestamp_millis(), ":state": slot.state.as_str(),
             ":run_id": slot.run_id.as_ref().map(RunId::as_str), ":decided_at": now.timestamp_millis(), ":reason": slot.reason,
             ":zone": slot.zone, ":digest": slot.config_digest, ":is_left": slot.left.is_some(), ":until": slot.span.map(|span| span.until.timestamp_millis()),
             ":count": slot.span.map_or(1, |span| span.count), ":is_backfill": slot.is_backfill,
@@ -205,7 +204,7 @@ pub(super) fn write_claim(
         "UPDATE periods SET settled = max(settled, ?2) WHERE job = ?1 AND ended IS NULL",
     )?;
     for (job, until) in &claim.settled {
-        settle.execute(params![job, until.timestamp_millis()])?;
+        settle.execute(params![job.as_str(), until.timestamp_millis()])?;
     }
     Ok(claimed)
 }

@@ -11,78 +11,24 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
-use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, params};
 
-use super::claim::{Claim, SlotState, StateWord, decide, write_claim};
+use super::claim::{Claim, SlotState, decide, write_claim};
 use super::db::{Db, DbError, Origin, failed, read_only};
 use super::guards::{GuardsFile, LedgerFound, Life, Restrictions, has_past};
 use super::identity::{Displaced, StateIdentity};
 use super::lock::StateLock;
 use super::reserve::Reserve;
+use super::slot_rows::{
+    AdoptedSchedule, OpenSlot, PERIOD_COLUMNS, Period, SLOT_COLUMNS, SlotRow, open_slot, period,
+    slot_row, time,
+};
 use super::tables::SCHEMA;
-use crate::domain::RunId;
-
-/// The columns that [`slot_row`] reads, in its order, and `config_digest`.
-pub(super) const SLOT_COLUMNS: &str = "job, due_at, state, run_id, decided_at, reason, epoch, zone, until, count, is_backfill, config_digest";
-
-/// The columns that [`period`] reads, in its order.
-pub(super) const PERIOD_COLUMNS: &str = "rowid, job, epoch, schedule, zone, began, settled, ended";
-
-/// The times that a row may hold, in milliseconds: of the years 1970 to 9999. Arithmetic with them
-/// does not overflow.
-const TIMES: std::ops::RangeInclusive<i64> = 0..=253_402_300_799_999;
+use crate::domain::{Epoch, RunId};
 
 /// The prefix of the name of a downtime in `meta`. Its start in milliseconds follows; the value is its
 /// end.
 const DOWN_SINCE: &str = "down_since_";
-
-/// A slot that was read from the ledger.
-#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct SlotRow {
-    /// The name of the job.
-    pub job: String,
-    /// When it was due; of a span, the first due time.
-    pub due_at: DateTime<Utc>,
-    pub state: StateWord,
-    /// The run for this slot, or another run that covers it.
-    pub run_id: Option<String>,
-    /// When the disposition was written.
-    pub decided_at: DateTime<Utc>,
-    /// The reason for the disposition, as a sentence for the operator.
-    pub reason: String,
-    /// The last due time of a span, inclusive; null for a single slot.
-    pub until: Option<DateTime<Utc>>,
-    /// The number of slots in the row: 1, except for a span.
-    pub count: u64,
-    /// How often the clock had been set back before this slot.
-    pub epoch: i64,
-    /// Whether a person requested the slot, which `slots` does not print.
-    #[serde(skip)]
-    pub is_backfill: bool,
-    /// The time zone of the schedule, which `slots` does not print.
-    #[serde(skip)]
-    pub zone: String,
-}
-
-/// A period in which a schedule was in effect.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Period {
-    pub id: i64,
-    /// The name of the job.
-    pub job: String,
-    /// How often the clock had been set back before this period.
-    pub epoch: i64,
-    /// The schedule as JSON: `{"cron": […]}` or `{"every_ms": …}`.
-    pub schedule: String,
-    /// The time zone of the schedule.
-    pub zone: String,
-    /// The start of the period, exclusive.
-    pub began: DateTime<Utc>,
-    /// Every slot up to this time, inclusive, has its row.
-    pub settled: DateTime<Utc>,
-    /// The end of the period, inclusive; `None` while the schedule is in effect.
-    pub ended: Option<DateTime<Utc>>,
-}
 
 /// The ledger and its writer.
 #[derive(Debug, Clone)]
@@ -176,15 +122,15 @@ impl Ledger {
         self.write(move |transaction| decide(transaction, &run_id, (state, &reason), now)).await
     }
 
-    /// Puts exactly these schedules (job, schedule as JSON, zone) into effect from `now` on, and
+    /// Puts exactly these schedules into effect from `now` on, and
     /// makes a claim before. The open period of an unchanged schedule continues; every other open
     /// period ends.
     ///
     /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn set_schedules(
         &self,
-        epoch: i64,
-        schedules: Vec<(String, String, String)>,
+        epoch: Epoch,
+        schedules: Vec<AdoptedSchedule>,
         claim: Claim,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
@@ -199,13 +145,14 @@ impl Ledger {
                         Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?))
                     })?
                     .collect::<rusqlite::Result<_>>()?;
-                let new: HashMap<&str, (&str, &str)> = schedules
-                    .iter()
-                    .map(|(job, record, zone)| (job.as_str(), (record.as_str(), zone.as_str())))
-                    .collect();
+                let new: HashMap<&str, &AdoptedSchedule> =
+                    schedules.iter().map(|new| (new.job.as_str(), new)).collect();
+                let goes_on_as = |job: &str, schedule: &str, zone: &str| {
+                    new.get(job).is_some_and(|new| new.schedule == schedule && new.zone == zone)
+                };
                 let mut goes_on = HashSet::new();
                 for (id, job, record, zone, of) in open {
-                    if of == epoch && new.get(job.as_str()) == Some(&(&record, &zone)) {
+                    if of == epoch.number() && goes_on_as(&job, &record, &zone) {
                         goes_on.insert(job);
                     } else {
                         transaction.execute(
@@ -217,7 +164,7 @@ impl Ledger {
                 begin_periods(
                     transaction,
                     epoch,
-                    schedules.iter().filter(|(job, ..)| !goes_on.contains(job)),
+                    schedules.iter().filter(|new| !goes_on.contains(new.job.as_str())),
                     now,
                 )
             })
@@ -230,9 +177,9 @@ impl Ledger {
     /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn begin_epoch(
         &self,
-        epoch: i64,
+        epoch: Epoch,
         ended: DateTime<Utc>,
-        schedules: Vec<(String, String, String)>,
+        schedules: Vec<AdoptedSchedule>,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         self.db
@@ -242,9 +189,11 @@ impl Ledger {
                     "UPDATE periods SET ended = max(began, settled, ?1) WHERE ended IS NULL",
                     [old],
                 )?;
-                for (name, value) in
-                    [("epoch", epoch), ("epoch_ended", old), ("last_seen", now.timestamp_millis())]
-                {
+                for (name, value) in [
+                    ("epoch", epoch.number()),
+                    ("epoch_ended", old),
+                    ("last_seen", now.timestamp_millis()),
+                ] {
                     keep_meta(transaction, name, value)?;
                 }
                 // The times from before the step do not compare with those after it.
@@ -363,34 +312,34 @@ impl LedgerReader<'_> {
     /// Returns the slots whose runs are queued or running, as far as the ledger knows.
     ///
     /// *Errors*: SQLite's.
-    pub fn open_slots(&self) -> rusqlite::Result<Vec<SlotRow>> {
+    pub fn open_slots(&self) -> rusqlite::Result<Vec<OpenSlot>> {
         let mut query = self.connection.prepare(&format!(
             "SELECT {SLOT_COLUMNS} FROM slots WHERE state IN ('queued', 'running')"
         ))?;
-        query.query_map([], slot_row)?.collect()
+        query.query_map([], open_slot)?.collect()
     }
 
     /// Returns the open slot of a run; `None` if the run has none.
     ///
     /// *Errors*: SQLite's.
-    pub fn open_slot_of(&self, run_id: &str) -> rusqlite::Result<Option<SlotRow>> {
+    pub fn open_slot_of(&self, run_id: &RunId) -> rusqlite::Result<Option<OpenSlot>> {
         let mut query = self.connection.prepare_cached(&format!(
             "SELECT {SLOT_COLUMNS} FROM slots
              WHERE run_id = ?1 AND state IN ('queued', 'running')"
         ))?;
-        query.query_row([run_id], slot_row).optional()
+        query.query_row([run_id.as_str()], open_slot).optional()
     }
 
     /// Returns the last clock reading of each epoch that has ended, as far as a schedule was in effect
     /// then.
     ///
     /// *Errors*: SQLite's.
-    pub fn epoch_ends(&self) -> rusqlite::Result<BTreeMap<i64, DateTime<Utc>>> {
+    pub fn epoch_ends(&self) -> rusqlite::Result<BTreeMap<Epoch, DateTime<Utc>>> {
         let mut query = self.connection.prepare(
             "SELECT epoch, max(ended) FROM periods WHERE epoch < coalesce((SELECT value FROM meta WHERE name = 'epoch'), 0)
              GROUP BY epoch HAVING max(ended) IS NOT NULL",
         )?;
-        query.query_map([], |row| Ok((row.get(0)?, time(row, 1)?)))?.collect()
+        query.query_map([], |row| Ok((Epoch::new(row.get(0)?), time(row, 1)?)))?.collect()
     }
 
     /// Returns the periods of one job or of all jobs, oldest first.
@@ -438,68 +387,23 @@ pub(super) fn keep_meta(transaction: &Connection, name: &str, value: i64) -> rus
 
 fn begin_periods<'a>(
     transaction: &Connection,
-    epoch: i64,
-    schedules: impl Iterator<Item = &'a (String, String, String)>,
+    epoch: Epoch,
+    schedules: impl Iterator<Item = &'a AdoptedSchedule>,
     now: DateTime<Utc>,
 ) -> rusqlite::Result<()> {
     let mut insert =
         transaction.prepare_cached("INSERT INTO periods VALUES (?1, ?2, ?3, ?4, ?5, ?5, NULL)")?;
-    for (job, record, zone) in schedules {
-        insert.execute(params![job, epoch, record, zone, now.timestamp_millis()])?;
+    for AdoptedSchedule { job, schedule, zone } in schedules {
+        let began = now.timestamp_millis();
+        insert.execute(params![job.as_str(), epoch.number(), schedule, zone, began])?;
     }
     Ok(())
-}
-
-/// *Errors*: the cell is no time of [`TIMES`].
-pub(super) fn time(row: &Row<'_>, at: usize) -> rusqlite::Result<DateTime<Utc>> {
-    moment_of(row.get(at)?, at)
-}
-
-/// *Errors*: the cell is neither null nor a time of [`TIMES`].
-pub(super) fn optional_time(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<DateTime<Utc>>> {
-    row.get::<_, Option<i64>>(at)?.map(|millis| moment_of(millis, at)).transpose()
-}
-
-/// *Errors*: the number in column `at` is no time of [`TIMES`].
-pub(super) fn moment_of(millis: i64, at: usize) -> rusqlite::Result<DateTime<Utc>> {
-    let plausible = TIMES.contains(&millis).then_some(millis);
-    plausible
-        .and_then(DateTime::from_timestamp_millis)
-        .ok_or(rusqlite::Error::IntegralValueOutOfRange(at, millis))
-}
-
-pub(super) fn period(row: &Row<'_>) -> rusqlite::Result<Period> {
-    Ok(Period {
-        id: row.get(0)?,
-        job: row.get(1)?,
-        epoch: row.get(2)?,
-        schedule: row.get(3)?,
-        zone: row.get(4)?,
-        began: time(row, 5)?,
-        settled: time(row, 6)?,
-        ended: optional_time(row, 7)?,
-    })
-}
-
-pub(super) fn slot_row(row: &Row<'_>) -> rusqlite::Result<SlotRow> {
-    Ok(SlotRow {
-        job: row.get(0)?,
-        due_at: time(row, 1)?,
-        state: StateWord::new(row.get(2)?),
-        run_id: row.get(3)?,
-        decided_at: time(row, 4)?,
-        reason: row.get(5)?,
-        epoch: row.get(6)?,
-        zone: row.get(7)?,
-        until: optional_time(row, 8)?,
-        count: row.get::<_, u32>(9)?.into(),
-        is_backfill: row.get(10)?,
-    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::domain::{JobName, SlotKey};
     use crate::store::{Slot, StateDir};
 
     fn at(second: i64) -> DateTime<Utc> {
@@ -510,9 +414,7 @@ mod tests {
         let run_id =
             Some(RunId::from_ulid(ulid::Ulid::from_parts(1, u128::try_from(due).unwrap())));
         Slot {
-            job: "j".into(),
-            epoch: 0,
-            due_at: at(due),
+            key: SlotKey::new(JobName::parse("j").unwrap(), Epoch::FIRST, at(due)),
             state,
             run_id,
             reason: "due".into(),
@@ -540,7 +442,7 @@ mod tests {
         assert_eq!(kept().await, downtimes[..2]);
         ledger.add_downtime(downtimes[2], false).await.unwrap();
         assert_eq!(kept().await, downtimes[2..]);
-        ledger.begin_epoch(1, at(1000), Vec::new(), at(300)).await.unwrap();
+        ledger.begin_epoch(Epoch::new(1), at(1000), Vec::new(), at(300)).await.unwrap();
         assert_eq!(kept().await, []);
     }
 
@@ -568,7 +470,7 @@ mod tests {
         let run_id = slot(60, SlotState::Queued).run_id.unwrap();
         ledger.decide(run_id, SlotState::Ran, "ran".into(), at(70)).await.unwrap();
         let open = ledger.read(|reader| reader.open_slots()).await.unwrap();
-        assert_eq!(open.iter().map(|slot| slot.due_at).collect::<Vec<_>>(), [at(120)]);
+        assert_eq!(open.iter().map(|slot| slot.key.time.due_at).collect::<Vec<_>>(), [at(120)]);
         let all = Ledger::read_file(dir.path(), |reader| reader.slots(Some("j"), None, None))
             .unwrap()
             .unwrap();
@@ -584,10 +486,14 @@ mod tests {
         let (ledger, _) = Ledger::open(dir.path(), None).unwrap();
         let set = |record: Option<&str>, now: i64| {
             let schedules = record
-                .map(|record| ("j".to_owned(), record.to_owned(), "UTC".to_owned()))
+                .map(|record| AdoptedSchedule {
+                    job: JobName::parse("j").unwrap(),
+                    schedule: record.to_owned(),
+                    zone: "UTC".to_owned(),
+                })
                 .into_iter()
                 .collect();
-            ledger.set_schedules(0, schedules, Claim::default(), at(now))
+            ledger.set_schedules(Epoch::FIRST, schedules, Claim::default(), at(now))
         };
         set(Some("a"), 10).await.unwrap();
         set(Some("a"), 20).await.unwrap();

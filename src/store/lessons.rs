@@ -5,7 +5,8 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, params};
 
 use super::db::DbError;
-use super::ledger::{Ledger, LedgerReader, time};
+use super::ledger::{Ledger, LedgerReader};
+use super::slot_rows::time;
 
 /// The lessons that the ledger keeps, newest first. Each change of a model's settings begins anew, and
 /// leaves lessons that no model of the configuration has any more.

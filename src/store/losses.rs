@@ -6,12 +6,12 @@ use chrono::{DateTime, Utc};
 use rusqlite::{Connection, params};
 
 use super::cells::{ALL_SPENT, Cells};
-use super::claim::{EndedRuns, SlotState, end_runs, insert_queued};
-use super::ledger::{keep_meta, moment_of};
+use super::claim::{EndedRuns, SlotState, end_runs};
+use super::ledger::keep_meta;
 use super::pauses::{Pause, keep};
 use super::run_dir::StateDir;
-use super::run_summary::QueuedRun;
-use crate::domain::{RunId, StopReason, Trigger};
+use super::slot_rows::moment_of;
+use crate::domain::{JobName, RunId, StopReason, Trigger};
 
 /// An unreadable row, and the facts that its end depends on.
 pub(super) struct Loss<'a> {
@@ -34,14 +34,22 @@ fn reason_of(loss: &Loss<'_>) -> String {
 }
 
 /// Ends a run that has not begun, and its slots; does nothing to a run that has begun.
-fn end_run(connection: &Connection, run_id: RunId, loss: &Loss<'_>) -> rusqlite::Result<()> {
+fn end_run(
+    connection: &Connection,
+    run_id: RunId,
+    reason: String,
+    loss: &Loss<'_>,
+) -> rusqlite::Result<()> {
     if loss.state.has_begun(&run_id) {
         return Ok(());
     }
     let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
-    let ended = EndedRuns { runs: vec![run_id], state, stop_reason, reason: reason_of(loss) };
+    let ended = EndedRuns { runs: vec![run_id], state, stop_reason, reason };
     end_runs(connection, &ended, loss.now)
 }
+
+/// The job of a run whose row in the queue does not name one.
+const UNKNOWN_JOB: &str = "unknown";
 
 pub(super) fn end_queued_run(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
     let cells = loss.cells;
@@ -56,18 +64,28 @@ pub(super) fn end_queued_run(connection: &Connection, loss: &Loss<'_>) -> rusqli
     let known = cells.text("trigger").and_then(|word| serde_json::from_value(word.into()).ok());
     let guessed = scheduled_for.map_or(Trigger::Manual, |_| Trigger::Schedule);
     let attempt = cells.integer("attempt").and_then(|number| u32::try_from(number).ok());
-    let run = QueuedRun {
-        run_id: run_id.clone(),
-        job: cells.text("job").unwrap_or("?").to_owned(),
-        trigger: known.unwrap_or(guessed),
-        scheduled_for,
-        attempt: attempt.unwrap_or(1),
-        not_before: None,
-        request: None,
-        ended: None,
+    let what = match attempt {
+        Some(attempt @ 2..) => format!("attempt {attempt}"),
+        Some(_) | None => "the run".to_owned(),
     };
-    insert_queued(connection, &run)?;
-    end_run(connection, run_id, loss)?;
+    let reason = format!("{what} did not begin: {}", reason_of(loss));
+    let job = cells.text("job").and_then(|job| JobName::parse(job).ok());
+    connection.execute(
+        "INSERT OR REPLACE INTO queue (run_id, job, trigger, scheduled_for, attempt, epoch, ended_at, stop_reason, reason)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
+        params![
+            run_id.as_str(),
+            job.as_ref().map_or(UNKNOWN_JOB, JobName::as_str),
+            known.unwrap_or(guessed).as_str(),
+            scheduled_for.map(|due_at| due_at.timestamp_millis()),
+            attempt.unwrap_or(1),
+            cells.integer("epoch").unwrap_or(0),
+            loss.now.timestamp_millis(),
+            StopReason::Interrupted.as_str(),
+            reason,
+        ],
+    )?;
+    end_run(connection, run_id, reason, loss)?;
     Ok("its run has ended as interrupted".to_owned())
 }
 
@@ -79,12 +97,13 @@ pub(super) fn end_slot(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Re
     let (Some(job), Some(epoch), Some(due_at)) =
         (cells.text("job"), cells.integer("epoch"), due_at)
     else {
-        run_id.map_or(Ok(()), |run_id| end_run(connection, run_id, loss))?;
+        run_id.map_or(Ok(()), |run_id| end_run(connection, run_id, reason_of(loss), loss))?;
         return Ok("its due time is unknown, so `audit` may report a hole".to_owned());
     };
     let is_open = |word: &&str| matches!(*word, "queued" | "running");
-    // An open slot whose run is known stays open: only what is shown is lost.
-    let kept = cells.text("state").filter(|word| !is_open(word) || run_id.is_some());
+    // An open slot whose job and run are known stays open: only what is shown is lost.
+    let is_known = run_id.is_some() && JobName::parse(job).is_ok();
+    let kept = cells.text("state").filter(|word| !is_open(word) || is_known);
     let until = time_of(cells, "until").filter(|until| *until > due_at);
     let count = cells.integer("count").filter(|count| until.is_some() && *count > 1);
     connection.execute(
@@ -107,7 +126,7 @@ pub(super) fn end_slot(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Re
     match kept {
         Some(word) => Ok(format!("its slot stays `{word}`")),
         None => {
-            run_id.map_or(Ok(()), |run_id| end_run(connection, run_id, loss))?;
+            run_id.map_or(Ok(()), |run_id| end_run(connection, run_id, reason_of(loss), loss))?;
             Ok("its slot is missed".to_owned())
         }
     }

@@ -5,8 +5,9 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 
 use super::claim::{SlotState, decide};
 use super::db::DbError;
-use super::ledger::{Ledger, LedgerReader, time};
-use crate::domain::{Outcome, RunId};
+use super::ledger::{Ledger, LedgerReader};
+use super::slot_rows::time;
+use crate::domain::{JobName, Outcome, RunId};
 
 /// A paused job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,8 +23,7 @@ pub struct Pause {
 #[derive(Debug, Clone)]
 pub struct RunEnd {
     pub run_id: RunId,
-    /// The name of the job.
-    pub job: String,
+    pub job: JobName,
     pub outcome: Outcome,
     /// The disposition of the run's slots.
     pub state: SlotState,
@@ -62,7 +62,7 @@ impl Ledger {
             decide(transaction, &end.run_id, (end.state, &end.reason), now)?;
             match end.outcome {
                 Outcome::Succeeded | Outcome::Planned => {
-                    forget_failures(transaction, &end.job).map(|()| None)
+                    forget_failures(transaction, end.job.as_str()).map(|()| None)
                 }
                 Outcome::Failed => count_failure(transaction, end, now),
                 Outcome::Cancelled | Outcome::Interrupted | Outcome::Skipped => Ok(None),
@@ -107,10 +107,10 @@ fn count_failure(
             "INSERT INTO failures VALUES (?1, 1) ON CONFLICT (job) DO UPDATE SET count = count + 1
              RETURNING count",
         )?
-        .query_row([&end.job], |row| row.get(0))?;
+        .query_row([end.job.as_str()], |row| row.get(0))?;
     let is_paused = transaction
         .prepare_cached("SELECT 1 FROM pauses WHERE job = ?1")?
-        .query_row([&end.job], |_| Ok(()))
+        .query_row([end.job.as_str()], |_| Ok(()))
         .optional()?
         .is_some();
     if is_paused || end.pause_after.is_none_or(|limit| count < limit) {
@@ -118,7 +118,7 @@ fn count_failure(
     }
     let RunEnd { run_id, reason, .. } = end;
     let note = format!("consecutive failures: {count}; the last run was {run_id}: {reason}");
-    let pause = Pause { job: end.job, paused_at: now, note: Some(note) };
+    let pause = Pause { job: end.job.into(), paused_at: now, note: Some(note) };
     keep(transaction, &pause)?;
     Ok(Some(pause))
 }

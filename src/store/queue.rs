@@ -10,14 +10,16 @@ use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use super::budgets::release;
 use super::claim::{EndedRuns, end_runs, insert_queued};
 use super::db::DbError;
-use super::ledger::{Ledger, LedgerReader, optional_time};
-use super::run_summary::QueuedRun;
+use super::ledger::{Ledger, LedgerReader};
+use super::request::{self, Asked};
+use super::run_summary::{QueueEnd, QueuedRun};
+use super::slot_rows::{invalid, job_of, optional_time, run_id_of};
 use super::tables::word;
 use super::verify::RecordEnd;
-use crate::domain::{Person, RunId, StopReason, Trigger};
+use crate::domain::{Epoch, Origin, Person, RunId, SlotTime, StopReason, Trigger};
 
 /// The columns that [`queued`] reads, in its order.
-pub(super) const QUEUE_COLUMNS: &str = "run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason, attempt, not_before, request";
+pub(super) const QUEUE_COLUMNS: &str = "run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason, attempt, not_before, request, epoch";
 
 /// Maximum number of rows of runs that ended while they were queued; the newest are kept.
 const KEPT_ENDED: u32 = 1000;
@@ -364,23 +366,68 @@ pub(super) fn record_end(row: &Row<'_>) -> rusqlite::Result<RecordEnd> {
 }
 
 pub(super) fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
-    let unreadable = |error: Box<dyn std::error::Error + Send + Sync>| {
-        rusqlite::Error::FromSqlConversionFailure(0, rusqlite::types::Type::Text, error)
-    };
-    let id: String = row.get(0)?;
+    let (run_id, job) = (run_id_of(row, 0)?, job_of(row, 1)?);
     let trigger: Trigger = word(row, 2)?;
-    let ended = match optional_time(row, 4)? {
-        Some(at) => Some((at, word::<StopReason>(row, 5)?, row.get(6)?)),
+    let slot = match optional_time(row, 3)? {
+        Some(due_at) => Some(SlotTime { epoch: Epoch::new(row.get(10)?), due_at }),
         None => None,
     };
-    Ok(QueuedRun {
-        run_id: RunId::parse(&id).map_err(|error| unreadable(error.into()))?,
-        job: row.get(1)?,
-        trigger,
-        scheduled_for: optional_time(row, 3)?,
-        attempt: row.get(7)?,
-        not_before: optional_time(row, 8)?,
-        request: row.get(9)?,
-        ended,
-    })
+    let attempt = row.get(7)?;
+    let not_before = optional_time(row, 8)?;
+    let text: Option<String> = row.get(9)?;
+    if let Some(at) = optional_time(row, 4)? {
+        let (stop_reason, reason) = (word::<StopReason>(row, 5)?, row.get(6)?);
+        let ended = Some(QueueEnd { at, stop_reason, reason });
+        let origin = Origin { trigger, slot, attempt, request: None, by: None };
+        return Ok(QueuedRun { run_id, job, origin, not_before, ended });
+    }
+    let Asked { request, by } =
+        request::of_column(trigger, text.as_deref()).map_err(|error| invalid(9, error))?;
+    if matches!(trigger, Trigger::Retry | Trigger::Manual) && not_before.is_none() {
+        return Err(invalid(8, "the ledger lacks its time"));
+    }
+    let origin = Origin { trigger, slot, attempt, request, by };
+    Ok(QueuedRun::waiting(run_id, job, origin, not_before))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tables::SCHEMA;
+    use super::*;
+    use crate::domain::{JobName, SlotKey};
+    use crate::store::{Claim, Slot, SlotState};
+
+    fn at(second: i64) -> DateTime<Utc> {
+        DateTime::from_timestamp(second, 0).unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_queued_run_of_an_earlier_version_is_in_the_epoch_of_its_slot() {
+        let temp = tempfile::tempdir().unwrap();
+        let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
+        let job = JobName::parse("j").unwrap();
+        let run_id = RunId::from_ulid(ulid::Ulid::from_parts(1, 1));
+        let key = SlotKey::new(job.clone(), Epoch::new(2), at(60));
+        let origin = Origin::of_slot(Trigger::Schedule, key.time, None);
+        let slot = Slot {
+            key,
+            state: SlotState::Queued,
+            run_id: Some(run_id.clone()),
+            reason: "due".into(),
+            zone: "UTC".into(),
+            config_digest: "d".into(),
+            span: None,
+            is_backfill: false,
+            left: None,
+            queued: Some(QueuedRun::waiting(run_id, job, origin.clone(), None)),
+        };
+        ledger.claim(Claim { slots: vec![slot], ..Claim::default() }, at(60)).await.unwrap();
+        let before = SCHEMA.migrations.len() - 1;
+        let sql = format!("ALTER TABLE queue DROP COLUMN epoch; PRAGMA user_version = {before}");
+        ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();
+        drop(ledger);
+        let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
+        let queue = ledger.read(|reader| reader.queue()).await.unwrap();
+        assert_eq!(queue[0].origin, origin);
+    }
 }

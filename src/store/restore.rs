@@ -7,7 +7,7 @@ use super::claim::{Claim, Slot, write_claim};
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader, keep_meta};
 use super::lost::Lost;
-use crate::domain::RunId;
+use crate::domain::{RunId, SlotKey, SlotTime};
 
 /// The key in the table `meta` for the time of the restoration.
 const RESTORED_AT: &str = "restored_at";
@@ -54,11 +54,11 @@ impl Ledger {
                     taken.push(slot);
                 }
             }
-            if let Some(epoch) = taken.iter().map(|slot| slot.epoch).max() {
+            if let Some(epoch) = taken.iter().map(|slot| slot.key.time.epoch).max() {
                 keep_meta(transaction, RESTORED_AT, now.timestamp_millis())?;
                 transaction.execute(
                     "INSERT INTO meta VALUES ('epoch', ?1) ON CONFLICT (name) DO UPDATE SET value = max(value, ?1)",
-                    [epoch],
+                    [epoch.number()],
                 )?;
             }
             Ok(taken)
@@ -110,12 +110,13 @@ struct Row {
 
 /// Does what [`Ledger::fold_in`] does, for one slot; returns whether it took the slot.
 fn fold_in(transaction: &Connection, slot: &Slot, now: DateTime<Utc>) -> rusqlite::Result<bool> {
+    let SlotKey { job, time: SlotTime { epoch, due_at } } = &slot.key;
     let row = transaction
         .prepare_cached(
             "SELECT state IN ('queued', 'running'), run_id FROM slots
              WHERE job = ?1 AND epoch = ?2 AND due_at <= ?3 AND COALESCE(until, due_at) >= ?3",
         )?
-        .query_row(params![slot.job, slot.epoch, slot.due_at.timestamp_millis()], |row| {
+        .query_row(params![job.as_str(), epoch.number(), due_at.timestamp_millis()], |row| {
             Ok(Row { is_open: row.get(0)?, run_id: row.get(1)? })
         })
         .optional()?;

@@ -208,7 +208,7 @@ impl Ledger {
     /// Merges consecutive rows of a job that were due before `until` and have the same final state into
     /// spans. Returns how many rows are gone; changes nothing if `is_dry`.
     async fn merge_slots(&self, until: DateTime<Utc>, is_dry: bool) -> Result<u64, DbError> {
-        let (mut after, mut merged) = (SlotKey::default(), 0);
+        let (mut after, mut merged) = (RowKey::default(), 0);
         loop {
             let from = after.clone();
             let batch = move |transaction: &rusqlite::Transaction<'_>| {
@@ -226,7 +226,7 @@ impl Ledger {
 
 /// The key of a row of slots.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct SlotKey {
+struct RowKey {
     job: String,
     epoch: i64,
     due_at: i64,
@@ -234,7 +234,7 @@ struct SlotKey {
 
 /// A row of slots that may become part of a span.
 struct Row {
-    key: SlotKey,
+    key: RowKey,
     state: String,
     zone: String,
     until: i64,
@@ -246,10 +246,10 @@ struct Row {
 /// those that are older than `until`. Returns where the next batch begins and how many rows are gone.
 fn merge_batch(
     connection: &Connection,
-    from: &SlotKey,
+    from: &RowKey,
     until: DateTime<Utc>,
     is_dry: bool,
-) -> rusqlite::Result<(Option<SlotKey>, u64)> {
+) -> rusqlite::Result<(Option<RowKey>, u64)> {
     let rows: Vec<Row> = connection
         .prepare_cached(
             "SELECT job, epoch, due_at, state, zone, COALESCE(until, due_at), count, is_backfill FROM slots
@@ -262,7 +262,7 @@ fn merge_batch(
                 let is_final = !matches!(state.as_str(), "queued" | "running");
                 let is_old = last < until.timestamp_millis();
                 Ok(Row {
-                    key: SlotKey { job: row.get(0)?, epoch: row.get(1)?, due_at: row.get(2)? },
+                    key: RowKey { job: row.get(0)?, epoch: row.get(1)?, due_at: row.get(2)? },
                     zone: row.get(4)?,
                     until: last,
                     count: row.get(6)?,
@@ -294,7 +294,7 @@ fn merge_batch(
             continue;
         }
         let count: i64 = group.iter().map(|row| row.count).sum();
-        let SlotKey { job, epoch, due_at } = &first.key;
+        let RowKey { job, epoch, due_at } = &first.key;
         connection
             .prepare_cached(
                 "DELETE FROM slots WHERE job = ?1 AND epoch = ?2 AND due_at > ?3 AND due_at <= ?4",
@@ -315,6 +315,7 @@ mod tests {
 
     #[tokio::test]
     async fn old_slots_with_the_same_state_share_a_row() {
+        use crate::domain::{Epoch, JobName, SlotKey};
         use crate::store::{Claim, SharedLedger, Slot, SlotState};
         let home = tempfile::tempdir_in("/dev/shm").unwrap();
         let ledger = SharedLedger::of(home.path());
@@ -325,9 +326,11 @@ mod tests {
             _ => SlotState::Ran,
         };
         let slot = |minute: i64| Slot {
-            job: "j".into(),
-            epoch: 0,
-            due_at: at(0) + TimeDelta::minutes(minute),
+            key: SlotKey::new(
+                JobName::parse("j").unwrap(),
+                Epoch::FIRST,
+                at(0) + TimeDelta::minutes(minute),
+            ),
             span: None,
             is_backfill: minute == 310,
             state: state(minute),

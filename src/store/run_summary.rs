@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::reader::{ReadLine, known};
 use crate::domain::{
-    CallId, DecisionKind, Event, Outcome, RunId, SessionEnd, SessionStart, StopReason, Trigger,
-    Usage,
+    CallId, DecisionKind, Event, JobName, Origin, Outcome, RunId, SessionEnd, SessionStart,
+    StopReason, Trigger, Usage,
 };
 
 /// A run as `dutyd runs` prints it.
@@ -69,22 +69,36 @@ pub struct RunSummary {
 /// A run in the queue, or one that ended while it was there.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedRun {
-    /// The id of the run.
     pub run_id: RunId,
-    /// The name of the job.
-    pub job: String,
-    /// Why the run was queued.
-    pub trigger: Trigger,
-    /// The due time of the slot, if the run has one.
-    pub scheduled_for: Option<DateTime<Utc>>,
-    /// The number of the attempt, from 1.
-    pub attempt: u32,
+    pub job: JobName,
+    /// Why the run was queued. A run that has ended keeps no request.
+    pub origin: Origin,
     /// When the attempt begins, if it waits for its time; of a requested run, when it was requested.
     pub not_before: Option<DateTime<Utc>>,
-    /// The request that the run repeats, as JSON, if any.
-    pub request: Option<String>,
-    /// When, how and why the run ended before it began; `None` while it waits.
-    pub ended: Option<(DateTime<Utc>, StopReason, String)>,
+    /// `None` while the run waits.
+    pub ended: Option<QueueEnd>,
+}
+
+/// The end of a run that had not begun.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct QueueEnd {
+    pub at: DateTime<Utc>,
+    pub stop_reason: StopReason,
+    /// For people.
+    pub reason: String,
+}
+
+impl QueuedRun {
+    /// Returns a run that waits in the queue.
+    #[must_use]
+    pub fn waiting(
+        run_id: RunId,
+        job: JobName,
+        origin: Origin,
+        not_before: Option<DateTime<Utc>>,
+    ) -> Self {
+        Self { run_id, job, origin, not_before, ended: None }
+    }
 }
 
 /// The state of a run.
@@ -160,12 +174,12 @@ impl RunSummary {
     #[must_use]
     pub fn begun(run_id: &RunId, start: &SessionStart, at: String) -> Self {
         Self {
-            scheduled_for: start.scheduled_for.map(moment),
+            scheduled_for: start.origin.due_at().map(moment),
             started_at: Some(at),
-            attempt: u64::from(start.attempt),
+            attempt: u64::from(start.origin.attempt),
             model: start.model.clone(),
             config_digest: Some(start.config_digest.clone()),
-            ..Self::blank(run_id, start.job.clone(), start.trigger)
+            ..Self::blank(run_id, start.job.clone(), start.origin.trigger)
         }
     }
 
@@ -174,13 +188,13 @@ impl RunSummary {
     pub fn queued(run: &QueuedRun) -> Self {
         let ended = run.ended.as_ref();
         Self {
-            scheduled_for: run.scheduled_for.map(moment),
-            ended_at: ended.map(|(at, ..)| moment(*at)),
-            outcome: ended.map(|(_, reason, _)| reason.outcome()),
-            stop_reason: ended.map(|(_, reason, _)| *reason),
-            attempt: u64::from(run.attempt),
-            error: ended.map(|(.., why)| why.clone()),
-            ..Self::blank(&run.run_id, run.job.clone(), run.trigger)
+            scheduled_for: run.origin.due_at().map(moment),
+            ended_at: ended.map(|ended| moment(ended.at)),
+            outcome: ended.map(|ended| ended.stop_reason.outcome()),
+            stop_reason: ended.map(|ended| ended.stop_reason),
+            attempt: u64::from(run.origin.attempt),
+            error: ended.map(|ended| ended.reason.clone()),
+            ..Self::blank(&run.run_id, run.job.to_string(), run.origin.trigger)
         }
     }
 

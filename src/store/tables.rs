@@ -111,6 +111,13 @@ pub(super) const SCHEMA: Schema = Schema {
         INSERT INTO lessons_of_settings SELECT address, model, settings, parameter, said, learned_at FROM lessons;
         DROP TABLE lessons;
         ALTER TABLE lessons_of_settings RENAME TO lessons;
+    ", "
+        ALTER TABLE queue ADD COLUMN epoch INTEGER;
+        UPDATE queue SET epoch = coalesce(
+            (SELECT epoch FROM slots WHERE slots.run_id = queue.run_id AND state IN ('queued', 'running')),
+            (SELECT max(epoch) FROM slots WHERE slots.job = queue.job AND slots.due_at = queue.scheduled_for),
+            0
+        ) WHERE scheduled_for IS NOT NULL;
     "],
 };
 

@@ -11,7 +11,7 @@ use rusqlite::{Connection, Row, params};
 use super::cells::{Cell, Cells};
 use super::claim::SlotState;
 use super::db::DbError;
-use super::ledger::{Ledger, PERIOD_COLUMNS, SLOT_COLUMNS, moment_of, period, slot_row, time};
+use super::ledger::Ledger;
 use super::losses::{
     Loss, end_queued_run, end_slot, give_up_again, keep_cancelled, keep_pause, raise_epoch,
     restore_epoch, spend_budget,
@@ -19,7 +19,9 @@ use super::losses::{
 use super::plans::{digests, plan};
 use super::queue::{QUEUE_COLUMNS, queued, record_end};
 use super::run_dir::StateDir;
-use crate::domain::RunId;
+use super::slot_rows::{
+    PERIOD_COLUMNS, SLOT_COLUMNS, invalid, moment_of, open_slot, period, slot_row, time,
+};
 use crate::schedule::Expressions;
 
 /// A row that could not be read.
@@ -318,7 +320,7 @@ impl Table {
         let mut bad = Vec::new();
         while let Some(row) = rows.next()? {
             if let Err(error) = (self.read)(row, &expressions) {
-                bad.push((Cells::of(row)?, error.to_string()));
+                bad.push((Cells::of(row)?, describe(error)));
             }
         }
         let lose = |(cells, why): &(Cells, String)| -> rusqlite::Result<Unreadable> {
@@ -349,12 +351,18 @@ impl Table {
     }
 }
 
+/// Returns why a row cannot be read, without the words that SQLite adds to our own errors.
+fn describe(error: rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::FromSqlConversionFailure(_, _, own) => own.to_string(),
+        error => error.to_string(),
+    }
+}
+
 fn read_slot(row: &Row<'_>, _: &Expressions) -> rusqlite::Result<()> {
     let slot = slot_row(row)?;
-    let is_open = slot.state == SlotState::Queued || slot.state == SlotState::Running;
-    let has_run = slot.run_id.as_deref().is_some_and(|id| RunId::parse(id).is_ok());
-    if is_open && !has_run {
-        return Err(unexpected(3, "an open slot needs the id of its run"));
+    if slot.state == SlotState::Queued || slot.state == SlotState::Running {
+        open_slot(row)?;
     }
     Ok(())
 }
@@ -363,12 +371,12 @@ fn read_period(row: &Row<'_>, expressions: &Expressions) -> rusqlite::Result<()>
     let period = period(row)?;
     // Otherwise, the start would count due times of decades.
     if period.settled < period.began || period.ended.is_some_and(|ended| ended < period.settled) {
-        return Err(unexpected(6, "its times are not in order"));
+        return Err(invalid(6, "its times are not in order"));
     }
     expressions
         .schedule(&period.schedule, &period.zone)
         .map(drop)
-        .ok_or_else(|| unexpected(3, "the schedule is invalid"))
+        .ok_or_else(|| invalid(3, "the schedule is invalid"))
 }
 
 fn read_meta(row: &Row<'_>, _: &Expressions) -> rusqlite::Result<()> {
@@ -391,15 +399,11 @@ fn not_negative(value: i64, at: usize) -> rusqlite::Result<()> {
     Ok(())
 }
 
-fn unexpected(at: usize, why: &str) -> rusqlite::Error {
-    rusqlite::Error::FromSqlConversionFailure(at, rusqlite::types::Type::Text, why.into())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::domain::Trigger;
-    use crate::store::{Claim, Pause, QueuedRun, Slot};
+    use crate::domain::{Epoch, JobName, Origin, RunId, SlotKey, SlotTime, Trigger};
+    use crate::store::{AdoptedSchedule, Claim, Pause, QueuedRun, Slot};
 
     fn at(second: i64) -> DateTime<Utc> {
         DateTime::from_timestamp(second, 0).unwrap()
@@ -409,14 +413,22 @@ mod tests {
         RunId::from_ulid(ulid::Ulid::from_parts(1, number))
     }
 
+    fn job() -> JobName {
+        JobName::parse("j").unwrap()
+    }
+
+    fn schedule() -> AdoptedSchedule {
+        let schedule = r#"{"cron":["0 3 * * *"]}"#.to_owned();
+        AdoptedSchedule { job: job(), schedule, zone: "UTC".to_owned() }
+    }
+
     /// A ledger with an open slot, whose run is queued, a slot that is over, a schedule and a pause.
     async fn ledger() -> (tempfile::TempDir, StateDir, Ledger) {
         let temp = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(temp.path(), None).unwrap().0;
+        let time = |number: i64| SlotTime { epoch: Epoch::FIRST, due_at: at(number) };
         let slot = |number: u32, state| Slot {
-            job: "j".to_owned(),
-            epoch: 0,
-            due_at: at(number.into()),
+            key: SlotKey { job: job(), time: time(number.into()) },
             span: None,
             is_backfill: false,
             state,
@@ -427,22 +439,13 @@ mod tests {
             left: None,
             queued: None,
         };
-        let queued = QueuedRun {
-            run_id: id(1),
-            job: "j".to_owned(),
-            trigger: Trigger::Schedule,
-            scheduled_for: Some(at(1)),
-            attempt: 1,
-            not_before: None,
-            request: None,
-            ended: None,
-        };
+        let origin = Origin::of_slot(Trigger::Schedule, time(1), None);
+        let queued = QueuedRun::waiting(id(1), job(), origin, None);
         let open = Slot { queued: Some(queued), ..slot(1, SlotState::Queued) };
         let slots = vec![open, slot(2, SlotState::Ran)];
         ledger.claim(Claim { slots, ..Claim::default() }, at(3)).await.unwrap();
-        let record = (r#"{"cron":["0 3 * * *"]}"#).to_owned();
-        let schedules = vec![("j".to_owned(), record, "UTC".to_owned())];
-        ledger.set_schedules(0, schedules, Claim::default(), at(3)).await.unwrap();
+        let schedules = vec![schedule()];
+        ledger.set_schedules(Epoch::FIRST, schedules, Claim::default(), at(3)).await.unwrap();
         let pause = Pause { job: "p".to_owned(), paused_at: at(3), note: None };
         ledger.pause(pause).await.unwrap();
         let state = StateDir::new(temp.path());
@@ -471,6 +474,19 @@ mod tests {
             ("UPDATE queue SET trigger = 'of_a_newer_version'", "queue", "interrupted"),
             ("UPDATE queue SET scheduled_for = 'noon'", "queue", "interrupted"),
             ("UPDATE queue SET request = x'ff'", "queue", "interrupted"),
+            ("UPDATE queue SET epoch = NULL", "queue", "interrupted"),
+            ("UPDATE queue SET job = 'No Job'", "queue", "interrupted"),
+            (
+                "UPDATE queue SET trigger = 'retry', not_before = 1, request = '{}'",
+                "queue",
+                "interrupted",
+            ),
+            (
+                r#"UPDATE queue SET trigger = 'retry', request = '{"vars":{},"prompt":null,"plan":true}'"#,
+                "queue",
+                "interrupted",
+            ),
+            ("UPDATE slots SET job = 'No Job' WHERE state = 'queued'", "slots", "missed"),
             ("UPDATE queue SET job = CAST(x'ff' AS TEXT)", "queue", "interrupted"),
             (
                 "UPDATE queue SET ended_at = 1, stop_reason = 'newer', reason = ''",
@@ -552,10 +568,9 @@ mod tests {
     async fn an_epoch_that_vanished_is_not_the_first_one() {
         for sql in ["DELETE FROM meta WHERE name = 'epoch'", "UPDATE meta SET value = 1"] {
             let (_temp, state, ledger) = ledger().await;
-            ledger.begin_epoch(2, at(9), Vec::new(), at(5)).await.unwrap();
-            let record = (r#"{"cron":["0 3 * * *"]}"#).to_owned();
-            let schedules = vec![("j".to_owned(), record, "UTC".to_owned())];
-            ledger.set_schedules(2, schedules, Claim::default(), at(5)).await.unwrap();
+            ledger.begin_epoch(Epoch::new(2), at(9), Vec::new(), at(5)).await.unwrap();
+            let schedules = vec![schedule()];
+            ledger.set_schedules(Epoch::new(2), schedules, Claim::default(), at(5)).await.unwrap();
             let sql = format!("{sql}; UPDATE meta SET value = 0 WHERE name = 'guards_revision'");
             ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();
             let found = ledger.set_unreadable_aside(state, at(9)).await.unwrap();

@@ -90,6 +90,15 @@ pub(super) enum AnswerFault {
 }
 
 impl AnswerFault {
+    /// Returns the word of the fault in `user_input`.
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Empty => "empty",
+            Self::Cut => "cut",
+            Self::SpelledCall => "spelled_call",
+        }
+    }
+
     /// Returns the correction for the model.
     fn correction(self) -> &'static str {
         match self {
@@ -175,7 +184,7 @@ impl Machine {
             // The correction asks what the confirmation would ask.
             self.confirmed = true;
         }
-        self.say(fault.correction().to_owned(), InputSource::Correction, events);
+        self.correct(fault.correction().to_owned(), Some(fault.as_str().to_owned()), events);
         self.ask_or_stop(events)
     }
 }

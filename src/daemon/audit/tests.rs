@@ -1,7 +1,8 @@
 use std::time::Duration;
 
 use super::*;
-use crate::store::{Claim, Ledger, Slot, SlotState};
+use crate::domain::{JobName, SlotKey};
+use crate::store::{AdoptedSchedule, Claim, Ledger, Slot, SlotState};
 
 /// A ledger with one job from 00:00 on, whose slots are settled up to 05:00.
 struct Bench {
@@ -15,9 +16,7 @@ fn at(time: &str) -> DateTime<Utc> {
 
 fn slot(job: &str, due_at: DateTime<Utc>) -> Slot {
     Slot {
-        job: job.to_owned(),
-        epoch: 0,
-        due_at,
+        key: SlotKey::new(JobName::parse(job).unwrap(), Epoch::FIRST, due_at),
         state: SlotState::Ran,
         run_id: None,
         reason: "ran".to_owned(),
@@ -30,14 +29,22 @@ fn slot(job: &str, due_at: DateTime<Utc>) -> Slot {
     }
 }
 
+fn adopted(job: &str, schedule: &str) -> AdoptedSchedule {
+    let (schedule, zone) = (schedule.to_owned(), "UTC".to_owned());
+    AdoptedSchedule { job: JobName::parse(job).unwrap(), schedule, zone }
+}
+
 impl Bench {
     async fn new(schedule: &str, dues: &[&str]) -> Self {
         let temp = tempfile::tempdir().unwrap();
         let ledger = Ledger::open(temp.path(), None).unwrap().0;
-        let schedules = vec![("j".to_owned(), schedule.to_owned(), "UTC".to_owned())];
-        ledger.set_schedules(0, schedules, Claim::default(), at("00:00:00")).await.unwrap();
+        let schedules = vec![adopted("j", schedule)];
+        ledger
+            .set_schedules(Epoch::FIRST, schedules, Claim::default(), at("00:00:00"))
+            .await
+            .unwrap();
         let slots = dues.iter().map(|due| slot("j", at(due))).collect();
-        let settled = vec![("j".to_owned(), at("05:00:00"))];
+        let settled = vec![(JobName::parse("j").unwrap(), at("05:00:00"))];
         ledger.claim(Claim { slots, settled, ended: None }, at("05:00:01")).await.unwrap();
         Self { ledger, _temp: temp }
     }
@@ -124,7 +131,11 @@ async fn a_slot_after_the_settled_time_is_not_an_extra() {
 #[tokio::test]
 async fn a_period_that_ended_is_checked_to_its_end_and_waits_for_nothing() {
     let bench = Bench::hourly(&ALL[..4]).await;
-    bench.ledger.set_schedules(0, Vec::new(), Claim::default(), at("06:30:00")).await.unwrap();
+    bench
+        .ledger
+        .set_schedules(Epoch::FIRST, Vec::new(), Claim::default(), at("06:30:00"))
+        .await
+        .unwrap();
     let report = bench.audit("20:00:00", Duration::ZERO).await;
     assert_eq!(times(&report.holes), ["05:00", "06:00"]);
     assert_eq!((report.extras, report.undecided), (vec![], vec![]));

@@ -8,7 +8,9 @@ use chrono::{DateTime, Utc};
 use super::Resumable;
 use super::bound::{clean_since, first_id, keep_clean};
 use crate::config::Config;
-use crate::domain::{Event, Plan, PlanState, RunId, StopReason, Trigger};
+use crate::domain::{
+    Epoch, Event, JobName, Plan, PlanState, RunId, SlotKey, SlotTime, StopReason, Trigger,
+};
 use crate::run::{Host, spend_budgets};
 use crate::store::{
     DbError, LedgerFound, ReadLine, Restrictions, RunDir, RunSummary, Slot, SlotState, StateDir,
@@ -22,7 +24,7 @@ pub struct Restored {
     pub problems: Vec<String>,
     /// For each job of an older ledger, the newest due time whose run was found. An earlier due time
     /// without a row was decided, but the decision is lost.
-    pub recorded_until: BTreeMap<String, DateTime<Utc>>,
+    pub recorded_until: BTreeMap<JobName, DateTime<Utc>>,
 }
 
 /// Brings a lost or older ledger up to the records of the runs, before any slot is claimed. `found` is
@@ -139,7 +141,10 @@ async fn restore_lost(
     let open = resumable.iter().map(|run| (&run.resumption.row, SlotState::Running));
     let ended = index.runs_of_slots().await?;
     let ended = ended.iter().map(|row| (row, state_of(row.stop_reason)));
-    let slots = open.chain(ended).filter_map(|(row, state)| slot(row, (state, 0), config));
+    let slots = open.chain(ended).filter_map(|(row, state)| {
+        let key = slot_in_first_epoch(row)?;
+        Some(slot(row, key, state, config))
+    });
     let slots: Vec<Slot> = slots.collect();
     let count = slots.len();
     ledger.restore(slots, host.clock.now()).await?;
@@ -196,14 +201,14 @@ async fn fold_in(
 ) -> Result<Vec<Slot>, DbError> {
     let ledger = host.ledger.get().await?;
     let open = resumable.iter().filter_map(|run| {
-        let epoch = run.spec.trigger.epoch.unwrap_or(0);
-        slot(&run.resumption.row, (SlotState::Running, epoch), config)
+        let key = SlotKey { job: run.spec.job.name.clone(), time: run.spec.origin.slot? };
+        Some(slot(&run.resumption.row, key, SlotState::Running, config))
     });
     // The last attempt for a slot comes first, because it names the slot.
-    let ended = unknown
-        .iter()
-        .rev()
-        .filter_map(|run| slot(&run.row, (state_of(run.row.stop_reason), run.epoch), config));
+    let ended = unknown.iter().rev().filter_map(|run| {
+        let key = run.slot.clone()?;
+        Some(slot(&run.row, key, state_of(run.row.stop_reason), config))
+    });
     let slots: Vec<Slot> = open.chain(ended).collect();
     match slots.is_empty() {
         true => Ok(slots),
@@ -223,7 +228,7 @@ struct KnownRuns {
 /// A run that the ledger does not know.
 struct UnknownRun {
     row: RunSummary,
-    epoch: i64,
+    slot: Option<SlotKey>,
     plan_id: Option<String>,
 }
 
@@ -267,15 +272,18 @@ fn unknown_run(run: &RunDir) -> Option<UnknownRun> {
         tracing::warn!(%run_id, "a record that the ledger does not know has no first line");
         return None;
     };
-    Some(UnknownRun { epoch: start.epoch.unwrap_or(0), plan_id: start.plan_id.clone(), row })
+    let job = JobName::parse(&start.job).ok();
+    let slot = job.zip(start.origin.slot).map(|(job, time)| SlotKey { job, time });
+    Some(UnknownRun { slot, plan_id: start.plan_id.clone(), row })
 }
 
 /// Returns the newest due time of each job.
-fn newest(slots: &[Slot]) -> BTreeMap<String, DateTime<Utc>> {
+fn newest(slots: &[Slot]) -> BTreeMap<JobName, DateTime<Utc>> {
     let mut newest = BTreeMap::new();
     for slot in slots {
-        let of_job = newest.entry(slot.job.clone()).or_insert(slot.due_at);
-        *of_job = slot.due_at.max(*of_job);
+        let SlotKey { job, time } = &slot.key;
+        let of_job = newest.entry(job.clone()).or_insert(time.due_at);
+        *of_job = time.due_at.max(*of_job);
     }
     newest
 }
@@ -288,20 +296,23 @@ fn state_of(stop_reason: Option<StopReason>) -> SlotState {
     }
 }
 
-/// Returns the slot of a run; `None` if the run has no due time.
-fn slot(row: &RunSummary, (state, epoch): (SlotState, i64), config: &Config) -> Option<Slot> {
-    let due_at =
-        DateTime::parse_from_rfc3339(row.scheduled_for.as_deref()?).ok()?.with_timezone(&Utc);
+/// Returns the slot of a run whose epoch is lost; `None` if the run has no due time.
+fn slot_in_first_epoch(row: &RunSummary) -> Option<SlotKey> {
+    let due_at = DateTime::parse_from_rfc3339(row.scheduled_for.as_deref()?).ok()?.to_utc();
+    let time = SlotTime { epoch: Epoch::FIRST, due_at };
+    Some(SlotKey { job: JobName::parse(&row.job).ok()?, time })
+}
+
+/// Returns the row of the slot of a run.
+fn slot(row: &RunSummary, key: SlotKey, state: SlotState, config: &Config) -> Slot {
     let schedule = config.jobs.get(row.job.as_str()).and_then(|job| job.schedule.as_ref());
     let zone = schedule.map_or(config.settings.timezone, |schedule| schedule.zone());
     let ended = match (row.outcome, row.stop_reason) {
         (Some(outcome), Some(stop_reason)) => format!("{outcome} ({stop_reason})"),
         _ => "running".to_owned(),
     };
-    Some(Slot {
-        job: row.job.clone(),
-        epoch,
-        due_at,
+    Slot {
+        key,
         span: None,
         is_backfill: row.trigger == Trigger::Backfill,
         state,
@@ -311,5 +322,5 @@ fn slot(row: &RunSummary, (state, epoch): (SlotState, i64), config: &Config) -> 
         config_digest: row.config_digest.clone().unwrap_or_default(),
         left: None,
         queued: None,
-    })
+    }
 }

@@ -10,9 +10,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::{KnownFacts, RecoveryEnd, RecoveryError};
 use crate::config::{Config, FileSet, Mode, RecordedFiles, SecretsMode, Trust, load};
-use crate::domain::{Event, RunId, SessionStart, Trigger};
+use crate::domain::{Event, JobName, RunId, SessionStart, SlotKey, Trigger};
 use crate::process::{HostWork, HostWorkError};
-use crate::run::{Host, RunSpec, TriggerFacts};
+use crate::run::{Host, RunSpec};
 use crate::store::{GivenUp, LedgerReader, ReadLine, known};
 
 /// How often a run is resumed after the daemon died. A stop of the daemon does not count.
@@ -84,9 +84,7 @@ pub(super) async fn decide(
     let (id, slot) = (run_id.clone(), slot_of(lines));
     let facts = ledger.read(move |reader| {
         let known_end = match (reader.given_up(id.as_str())?, &slot) {
-            (None, Some((job, epoch, due_at)))
-                if reader.is_decided(id.as_str(), (job, *epoch, *due_at))? =>
-            {
+            (None, Some(slot)) if reader.is_decided(&id, slot)? => {
                 Some(RecoveryEnd::interrupted("its slot was decided in the meantime"))
             }
             (given_up, _) => given_up.map(RecoveryEnd::given_up),
@@ -118,11 +116,11 @@ pub(super) async fn decide(
     }
 }
 
-/// Returns the job, the epoch and the due time of the slot of a run; `None` if it has none.
-fn slot_of(lines: &[ReadLine]) -> Option<(String, i64, DateTime<Utc>)> {
+/// Returns the slot of a run; `None` if it has none.
+fn slot_of(lines: &[ReadLine]) -> Option<SlotKey> {
     match lines.first().and_then(known) {
         Some(Event::SessionStart(start)) => {
-            Some((start.job.clone(), start.epoch?, start.scheduled_for?))
+            Some(SlotKey { job: JobName::parse(&start.job).ok()?, time: start.origin.slot? })
         }
         _ => None,
     }
@@ -155,7 +153,7 @@ fn spec_of(
     lines: &[ReadLine],
     times: &DaemonTimes,
 ) -> Result<RunSpec, String> {
-    if start.trigger == Trigger::Apply {
+    if start.origin.trigger == Trigger::Apply {
         return Err("a run of `apply` does not continue".to_owned());
     }
     if start.interactive {
@@ -191,17 +189,8 @@ fn spec_of(
             "the daemon was down for {down}, longer than `catchup_window` ({window})"
         ));
     }
-    let trigger = TriggerFacts {
-        trigger: start.trigger,
-        scheduled_for: start.scheduled_for,
-        epoch: start.epoch,
-        attempt: start.attempt,
-        by: start.by.clone(),
-    };
-    let prompt = start.overrides.prompt.clone();
-    let spec = RunSpec::new(run_id.clone(), config, job, trigger, &start.vars, prompt);
-    let spec = spec.map_err(|error| error.to_string())?;
-    Ok(RunSpec { is_queued: true, ..spec.with_plan(mode_of(start)? == Mode::Plan) })
+    let spec = RunSpec::recorded(run_id.clone(), config, job, start, mode_of(start)?);
+    spec.map_err(|error| error.to_string())
 }
 
 /// Returns the mode in which a run began. The transcript of an earlier version lacks it.

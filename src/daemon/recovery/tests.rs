@@ -5,7 +5,7 @@ use serde_json::Value;
 use super::*;
 use crate::clock::SystemClock;
 use crate::config::Environment;
-use crate::domain::Trigger;
+use crate::domain::{Epoch, JobName, Origin, SlotKey, Trigger};
 use crate::sinks::Observers;
 use crate::store::{Claim, HeadState, QueuedRun, RecordFacts, RunFilter, Slot, StateDir, verify};
 
@@ -239,10 +239,9 @@ async fn a_run_that_was_cancelled_before_it_began_does_not_run() {
     let (host, run_id) = (crashed.host(), &crashed.run_id);
     let ledger = host.ledger.get().await.unwrap();
     let due_at = host.clock.now();
+    let key = SlotKey::new(JobName::parse("j").unwrap(), Epoch::FIRST, due_at);
     let slot = Slot {
-        job: "j".to_owned(),
-        epoch: 0,
-        due_at,
+        key: key.clone(),
         span: None,
         is_backfill: false,
         state: SlotState::Running,
@@ -254,16 +253,8 @@ async fn a_run_that_was_cancelled_before_it_began_does_not_run() {
         queued: None,
     };
     ledger.claim(Claim { slots: vec![slot], ..Claim::default() }, due_at).await.unwrap();
-    let queued = QueuedRun {
-        run_id: run_id.clone(),
-        job: "j".to_owned(),
-        trigger: Trigger::Schedule,
-        scheduled_for: Some(due_at),
-        attempt: 1,
-        not_before: None,
-        request: None,
-        ended: None,
-    };
+    let origin = Origin::of_slot(Trigger::Schedule, key.time, None);
+    let queued = QueuedRun::waiting(run_id.clone(), key.job, origin, None);
     ledger.enqueue(queued).await.unwrap();
     let cancelled = GivenUp::cancelled("ann had cancelled it".to_owned(), None);
     ledger.give_up(run_id.clone(), cancelled).await.unwrap();
@@ -276,7 +267,7 @@ async fn a_run_that_was_cancelled_before_it_began_does_not_run() {
     let (slots, queue, given_up) = rows.await.unwrap();
     let reason = "ann had cancelled it before it began";
     assert_eq!((slots[0].state.as_str(), slots[0].reason.as_str()), ("skipped", reason));
-    assert_eq!(queue[0].ended.as_ref().map(|(_, why, _)| *why), Some(StopReason::Cancelled));
+    assert_eq!(queue[0].ended.as_ref().map(|ended| ended.stop_reason), Some(StopReason::Cancelled));
     assert_eq!(given_up, None);
 }
 

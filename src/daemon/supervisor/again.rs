@@ -5,12 +5,10 @@ use std::collections::{BTreeMap, HashSet};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Supervisor;
-use super::queue::Waiting;
 use super::slots::{new_run_id, of_slot};
 use crate::daemon::command::{BackfillRequest, CommandError};
 use crate::daemon::disposition::Disposition;
-use crate::domain::{Person, RunId};
-use crate::run::TriggerFacts;
+use crate::domain::{Person, RunId, SlotKey, SlotTime};
 use crate::schedule::Schedule;
 use crate::store::{Again, DbError, Slot, SlotRow, SlotState, SpanPlace};
 
@@ -52,14 +50,15 @@ impl Supervisor {
         run_ids.sort();
         let (mut slots, mut runs) = (Vec::new(), Vec::new());
         for ((due_at, Former { row, place }), run_id) in wanted.into_iter().zip(run_ids) {
-            let Some(run) = of_slot(job, (row.epoch, due_at), Disposition::Backfill, run_id) else {
+            let time = SlotTime { epoch: row.epoch, due_at };
+            let Some(run) = of_slot(job, time, Disposition::Backfill, by.clone(), run_id) else {
                 continue;
             };
-            let run = Waiting { facts: TriggerFacts { by: by.clone(), ..run.facts }, ..run };
-            let state = (SlotState::Queued, reason(row, by.as_ref()), Some(run.run_id.clone()));
-            let slot = self.row((&name, row.epoch), due_at, state, schedule.zone().name());
+            let (key, why) = (SlotKey { job: job.name.clone(), time }, reason(row, by.as_ref()));
+            let slot = self.row(key, SlotState::Queued, why, schedule.zone().name());
+            let (run_id, queued) = (Some(run.run_id.clone()), Some(run.to_row(None)));
             // As the slot of a backfill, it stays in the queue over a restart.
-            let slot = Slot { is_backfill: true, queued: Some(run.as_queued()), ..slot };
+            let slot = Slot { run_id, is_backfill: true, queued, ..slot };
             slots.push(Again { slot, state: row.state.clone(), place });
             runs.push(run);
         }

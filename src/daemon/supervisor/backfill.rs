@@ -6,9 +6,10 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::Supervisor;
 use super::downtime::remove_decided;
-use super::slots::{DueFacts, Dues};
+use super::slots::{DueFacts, Dues, JobEpoch};
 use crate::daemon::command::{BackfillRequest, BackfillScope, CommandError};
 use crate::daemon::disposition::Cause;
+use crate::domain::JobName;
 use crate::store::SlotRow;
 
 /// The maximum number of slots of a job that may wait after a backfill.
@@ -51,10 +52,11 @@ impl Supervisor {
         now: DateTime<Utc>,
     ) -> Result<usize, CommandError> {
         let BackfillRequest { job, by, .. } = request;
+        let of = JobName::parse(&job).map_err(|_| CommandError::NoJob(job.clone()))?;
         rows.sort_by_key(|row| row.due_at);
         let mut open = due_times;
         remove_decided(&mut open, &rows);
-        let held = self.held.iter().filter(|held| held.job == job);
+        let held = self.held.iter().filter(|held| held.job.as_str() == job);
         let held: HashSet<DateTime<Utc>> = held.map(|held| held.due_at).collect();
         open.retain(|due_at| !held.contains(due_at));
         let count = open.len();
@@ -64,7 +66,7 @@ impl Supervisor {
         }
         let facts = DueFacts { is_backfill: true, by, ..DueFacts::default() };
         let of_job = open.into_iter().map(|due_at| (due_at, facts.clone())).collect();
-        let mut dues = Dues::from([((self.epoch, job), of_job)]);
+        let mut dues = Dues::from([(JobEpoch { epoch: self.epoch, job: of }, of_job)]);
         let settled = self.settle(&mut dues, Cause::DaemonDown, now).await;
         settled.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
         Ok(count)

@@ -6,13 +6,13 @@ use tokio::time::Instant;
 use super::decisions::EARLIER_UNWRITTEN;
 use super::places::model_of;
 use super::queue::{Waiting, WaitsFor};
-use super::{Active, Command, CommandError, RunRequest, Started, Supervisor};
+use super::{Active, Command, CommandError, Started, Supervisor};
 use crate::config::SandboxMode;
 use crate::daemon::views::{StatusConfig, StatusJobs, StatusReport, StatusRuns};
-use crate::domain::{Person, RunId, Stop, StopReason};
+use crate::domain::{JobName, Origin, Person, RunId, Stop, StopReason};
 use crate::process::{sandbox_gaps, sandbox_support};
-use crate::run::{TriggerFacts, why_runs_cannot_begin};
-use crate::store::{EndedRuns, QueuedRun, SlotState};
+use crate::run::why_runs_cannot_begin;
+use crate::store::{EndedRuns, SlotState};
 
 /// While at least this many manual runs are queued, requests for further ones are rejected.
 const MAX_WAITING: usize = 1000;
@@ -21,8 +21,8 @@ impl Supervisor {
     pub(super) async fn on_command(&mut self, command: Command) {
         match command {
             Command::Status(reply) => drop(reply.send(self.status())),
-            Command::Run(request, reply) => {
-                let result = self.enqueue(request).await;
+            Command::Run(job, origin, reply) => {
+                let result = self.enqueue(job, origin).await;
                 let _ = reply.send(result);
                 self.fill().await;
             }
@@ -69,16 +69,18 @@ impl Supervisor {
         }
     }
 
-    pub(super) async fn enqueue(&mut self, request: RunRequest) -> Result<Started, CommandError> {
+    pub(super) async fn enqueue(
+        &mut self,
+        job: String,
+        origin: Origin,
+    ) -> Result<Started, CommandError> {
         if self.stopping.is_some() {
             return Err(CommandError::Stopping);
         }
         let config = self.config.borrow().clone();
-        let job = config
-            .jobs
-            .get(request.job.as_str())
-            .ok_or_else(|| CommandError::NoJob(request.job.clone()))?;
-        if let Some(unknown) = request.vars.keys().find(|name| !job.vars.contains_key(*name)) {
+        let job = config.jobs.get(job.as_str()).ok_or(CommandError::NoJob(job))?;
+        let mut replaced = origin.request.iter().flat_map(|request| request.vars.keys());
+        if let Some(unknown) = replaced.find(|name| !job.vars.contains_key(*name)) {
             return Err(CommandError::Invalid(format!(
                 "the job `{}` has no variable `{unknown}`",
                 job.name
@@ -94,33 +96,23 @@ impl Supervisor {
             return Err(CommandError::Full(requested));
         }
         let mut warnings = Vec::new();
-        if self.queue.is_busy(&request.job) {
+        if self.queue.is_busy(job.name.as_str()) {
             warnings.push("another run of the job is queued or running".to_owned());
         }
         if !job.enabled {
             warnings.push("the job is disabled".to_owned());
         }
-        if self.pauses.contains(&request.job) {
+        if self.pauses.contains(job.name.as_str()) {
             warnings.push("the job is paused".to_owned());
         }
         for warning in &warnings {
-            tracing::warn!(job = request.job, warning, "manual run");
+            tracing::warn!(job = job.name.as_str(), warning, "manual run");
         }
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
-        let facts = TriggerFacts::manual(request.by.clone());
-        let waiting = Waiting {
-            run_id: run_id.clone(),
-            job: request.job.clone(),
-            facts,
-            request,
-            waits_for: WaitsFor::Nothing,
-            is_caught_up: false,
-            resumed: None,
-            arrival: None,
-        };
+        let name = job.name.clone();
+        let waiting = Waiting::new(run_id.clone(), name, origin, WaitsFor::Nothing, false);
         // The next start of the daemon tells by this time whether the run is too late.
-        let requested_at = Some(self.parts.host.clock.now());
-        let queued = QueuedRun { not_before: requested_at, ..waiting.as_queued() };
+        let queued = waiting.to_row(Some(self.parts.host.clock.now()));
         let (places, ahead) = (self.places(), self.queue.ready());
         let waits = match &self.disk_fault {
             Some(fault) => Some(fault.clone()),
@@ -143,7 +135,7 @@ impl Supervisor {
         job: Option<&str>,
         by: Option<Person>,
     ) -> Result<Vec<RunId>, CommandError> {
-        let is_wanted = |of: &str| job.is_none_or(|job| job == of);
+        let is_wanted = |of: &JobName| job.is_none_or(|job| job == of.as_str());
         let active = self.active.iter().filter(|(_, run)| is_wanted(&run.job));
         let mut wanted: Vec<RunId> = active.map(|(run_id, _)| run_id.clone()).collect();
         for run_id in &wanted {

@@ -4,21 +4,20 @@ use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::request;
 use super::retries::FailedRun;
-use super::slots::{DueFacts, Dues};
+use super::slots::{DueFacts, Dues, JobEpoch};
 use super::spans::merge;
 use super::{CLAIM_BATCH, Held, SUPERSEDED, Supervisor};
 use crate::config::Config;
-use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::Cause;
 use crate::daemon::fold::{Due, fold};
 use crate::daemon::views::starts_at;
-use crate::domain::{Event, Outcome, Person, RunId, SessionStart, StopReason, Trigger};
-use crate::run::TriggerFacts;
+use crate::domain::{
+    Event, JobName, Origin, Outcome, Person, RunId, SlotKey, SlotTime, StopReason, Trigger,
+};
 use crate::schedule::{Expressions, Schedule};
 use crate::store::{
-    DbError, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, known, read_lines,
+    DbError, OpenSlot, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, known, read_lines,
 };
 
 impl Supervisor {
@@ -26,18 +25,18 @@ impl Supervisor {
     /// whose run had not begun. Skips a schedule that the ledger holds in an invalid form; `audit`
     /// reports it.
     pub(super) async fn settle_downtime(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
-        let mut left: HashMap<String, Vec<SlotRow>> = HashMap::new();
+        let mut left: HashMap<JobName, Vec<OpenSlot>> = HashMap::new();
         let mut dues = Dues::new();
         let people = self.people_of_backfills().await?;
         for slot in self.left_open(now).await? {
-            let left_run = run_of(&slot);
-            let by = left_run.as_ref().and_then(|run_id| people.get(run_id)).cloned();
-            let left_slot = DueFacts { left: left_run, is_backfill: true, by, span: None };
-            match slot.is_backfill && has_due(&self.config.borrow(), &slot.job, slot.due_at) {
-                true => drop(
-                    dues.entry((slot.epoch, slot.job)).or_default().insert(slot.due_at, left_slot),
-                ),
-                false => left.entry(slot.job.clone()).or_default().push(slot),
+            let SlotKey { job, time } = slot.key.clone();
+            if slot.is_backfill && has_due(&self.config.borrow(), &job, time.due_at) {
+                let by = people.get(&slot.run_id).cloned();
+                let facts = DueFacts { left: Some(slot.run_id), is_backfill: true, by, span: None };
+                let of = dues.entry(JobEpoch { epoch: time.epoch, job }).or_default();
+                of.insert(time.due_at, facts);
+            } else {
+                left.entry(job).or_default().push(slot);
             }
         }
         let epoch = self.epoch;
@@ -66,7 +65,7 @@ impl Supervisor {
             };
             let down = self.undecided((&period, &schedule), too_late, now).await?;
             if is_configured {
-                let key = (epoch, period.job.clone());
+                let key = JobEpoch { epoch, job: period.job.clone() };
                 for Due { due_at, span } in down {
                     if span.is_some() || !self.hold_until_start(&period.job, due_at, now) {
                         let of = dues.entry(key.clone()).or_default();
@@ -75,9 +74,10 @@ impl Supervisor {
                 }
                 // An open slot may lie in an earlier epoch.
                 for slot in left.remove(&period.job).unwrap_or_default() {
-                    let of = dues.entry((slot.epoch, slot.job.clone())).or_default();
-                    let left = DueFacts { left: run_of(&slot), ..DueFacts::default() };
-                    of.insert(slot.due_at, left);
+                    let SlotKey { job, time } = slot.key;
+                    let of = dues.entry(JobEpoch { epoch: time.epoch, job }).or_default();
+                    let left = DueFacts { left: Some(slot.run_id), ..DueFacts::default() };
+                    of.insert(time.due_at, left);
                 }
                 continue;
             }
@@ -89,9 +89,9 @@ impl Supervisor {
         self.claim_missed(&mut missed, 1, now).await?;
         self.parts.ledger.settle_ended().await?;
         let superseded = left.values().flatten().map(|slot| {
-            let state = (SlotState::Superseded, SUPERSEDED.to_owned(), None);
-            let row = self.row((&slot.job, slot.epoch), slot.due_at, state, &slot.zone);
-            Slot { left: run_of(slot), ..row }
+            let (state, reason) = (SlotState::Superseded, SUPERSEDED.to_owned());
+            let row = self.row(slot.key.clone(), state, reason, &slot.zone);
+            Slot { left: Some(slot.run_id.clone()), ..row }
         });
         let superseded: Vec<Slot> = superseded.collect();
         if !superseded.is_empty() {
@@ -132,8 +132,9 @@ impl Supervisor {
         why: &str,
     ) -> Vec<Slot> {
         let slots = dues.iter().map(|due| {
-            let missed = (SlotState::Missed, why.to_owned(), None);
-            let row = self.row((&period.job, period.epoch), due.due_at, missed, &period.zone);
+            let time = SlotTime { epoch: period.epoch, due_at: due.due_at };
+            let key = SlotKey { job: period.job.clone(), time };
+            let row = self.row(key, SlotState::Missed, why.to_owned(), &period.zone);
             Slot { span: due.span, ..row }
         });
         merge(slots.collect(), schedule)
@@ -153,10 +154,15 @@ impl Supervisor {
     }
 
     /// Holds a due time whose start time has not come; returns whether it did.
-    fn hold_until_start(&mut self, job: &str, due_at: DateTime<Utc>, now: DateTime<Utc>) -> bool {
+    fn hold_until_start(
+        &mut self,
+        job: &JobName,
+        due_at: DateTime<Utc>,
+        now: DateTime<Utc>,
+    ) -> bool {
         let config = self.config.borrow().clone();
         let starts_at = config.jobs.get(job).map_or(due_at, |job| starts_at(job, due_at));
-        let (job, epoch) = (job.to_owned(), self.epoch);
+        let (job, epoch) = (job.clone(), self.epoch);
         let held = Held { starts_at, due_at, job, epoch, span: None };
         starts_at > now && self.held.insert(held)
     }
@@ -179,7 +185,7 @@ impl Supervisor {
         let slots = self
             .parts
             .ledger
-            .read(move |reader| reader.slots(Some(&job), Some(since), None))
+            .read(move |reader| reader.slots(Some(job.as_str()), Some(since), None))
             .await?;
         let of_period = slots.into_iter().filter(|slot| slot.epoch == epoch);
         let decided: Vec<SlotRow> = of_period.collect();
@@ -213,7 +219,7 @@ impl Supervisor {
     /// Tells whether the configuration has the schedule of an open period.
     fn has_schedule(&self, period: &Period) -> bool {
         let config = self.config.borrow();
-        let job = config.jobs.get(period.job.as_str()).filter(|job| job.enabled);
+        let job = config.jobs.get(&period.job).filter(|job| job.enabled);
         job.and_then(|job| job.schedule.as_ref()).is_some_and(|schedule| {
             schedule.to_record() == period.schedule && schedule.zone().name() == period.zone
         })
@@ -222,44 +228,38 @@ impl Supervisor {
     /// Returns who asked for the backfills in the queue, as far as the ledger tells.
     async fn people_of_backfills(&self) -> Result<HashMap<RunId, Person>, DbError> {
         let queue = self.parts.ledger.read(|reader| reader.queue()).await?;
-        let backfills = queue.into_iter().filter(|run| run.trigger == Trigger::Backfill);
-        // The request of an earlier version is null. The person grants nothing, so it may be unknown.
-        let known = backfills.filter_map(|run| {
-            let request = request::read(run.request.as_deref()).ok()?;
-            Some((run.run_id, request.by?))
-        });
-        Ok(known.collect())
+        let backfills = queue.into_iter().filter(|run| run.origin.trigger == Trigger::Backfill);
+        Ok(backfills.filter_map(|run| Some((run.run_id, run.origin.by?))).collect())
     }
 
     /// Returns the open slots whose runs had not begun. Records how the runs of the other open slots
     /// ended, and ends the queued runs without an open slot.
-    async fn left_open(&mut self, now: DateTime<Utc>) -> Result<Vec<SlotRow>, DbError> {
+    async fn left_open(&mut self, now: DateTime<Utc>) -> Result<Vec<OpenSlot>, DbError> {
         let mut left = Vec::new();
         let open = self.parts.ledger.read(|reader| Ok((reader.open_slots()?, reader.queue()?)));
         let (slots, queue) = open.await?;
-        let queued: HashSet<String> = queue.iter().map(|run| run.run_id.to_string()).collect();
+        let queued: HashSet<RunId> = queue.into_iter().map(|run| run.run_id).collect();
         // Skip the slots whose run is queued, waits for its next attempt, or is not recovered yet.
         let kept = self.queue.iter().map(|run| &run.run_id);
         let kept =
             kept.chain(self.retries.keys().map(|(_, of)| of)).chain(self.unrecovered.runs.keys());
         let kept: HashSet<RunId> = kept.cloned().collect();
         for slot in slots {
-            // The start of the daemon has ended the open slots without the id of a run.
-            let Some(run_id) = run_of(&slot) else { continue };
+            let run_id = slot.run_id.clone();
             if kept.contains(&run_id) {
                 continue;
             }
-            let has_begun = slot.state == SlotState::Running && !queued.contains(run_id.as_str());
+            let has_begun = slot.state == SlotState::Running && !queued.contains(&run_id);
             let end = self.end_of(&run_id).or_else(|| has_begun.then(RecordedEnd::lost));
             match end {
                 Some(RecordedEnd { outcome, stop_reason, reason, ended_at, failed }) => {
                     if let Some(failed) = failed
                         && let Some(ended_at) = ended_at
-                        && self.retry(&slot.job, &run_id, failed, ended_at).await
+                        && self.retry(&slot.key.job, &run_id, failed, ended_at).await
                     {
                         continue;
                     }
-                    let end = self.end_of_run(slot.job, run_id, (outcome, stop_reason), reason);
+                    let end = self.end_of_run(slot.key.job, run_id, (outcome, stop_reason), reason);
                     if let Some(pause) = self.parts.ledger.end_run(end, now).await? {
                         self.paused(pause);
                     }
@@ -294,9 +294,9 @@ impl Supervisor {
                 let outcome = row.outcome.unwrap_or(interrupted);
                 let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
                 let failed = (outcome == Outcome::Failed && !has_started_change(&lines))
-                    .then(|| trigger_facts(&lines))
+                    .then(|| origin_of(&lines))
                     .flatten()
-                    .map(|facts| FailedRun { facts, request: RunRequest::default(), stop_reason });
+                    .map(|origin| FailedRun { origin, stop_reason });
                 let reason = format!("{outcome} ({stop_reason})");
                 let ended_at = row.ended_at.as_deref().and_then(|at| at.parse().ok());
                 Some(RecordedEnd { outcome, stop_reason, reason, ended_at, failed })
@@ -338,10 +338,11 @@ fn has_started_change(lines: &[ReadLine]) -> bool {
 }
 
 /// Returns why a run began, by its first line.
-fn trigger_facts(lines: &[ReadLine]) -> Option<TriggerFacts> {
-    let Some(Event::SessionStart(start)) = lines.first().and_then(known) else { return None };
-    let &SessionStart { trigger, scheduled_for, epoch, attempt, ref by, .. } = start.as_ref();
-    Some(TriggerFacts { trigger, scheduled_for, epoch, attempt, by: by.clone() })
+fn origin_of(lines: &[ReadLine]) -> Option<Origin> {
+    match lines.first().and_then(known) {
+        Some(Event::SessionStart(start)) => Some(start.origin.clone()),
+        Some(_) | None => None,
+    }
 }
 
 /// Removes the due times that have a row or lie in a span. Both lists are sorted by due time.
@@ -355,12 +356,8 @@ pub(super) fn remove_decided(dues: &mut Vec<DateTime<Utc>>, decided: &[SlotRow])
 }
 
 /// Tells whether the schedule of a job has a due time, even if the job is disabled.
-pub(super) fn has_due(config: &Config, job: &str, due_at: DateTime<Utc>) -> bool {
+pub(super) fn has_due(config: &Config, job: &JobName, due_at: DateTime<Utc>) -> bool {
     let schedule = config.jobs.get(job).and_then(|job| job.schedule.as_ref());
     let before = due_at - TimeDelta::milliseconds(1);
     schedule.is_some_and(|schedule| schedule.next_after(before) == Some(due_at))
-}
-
-fn run_of(slot: &SlotRow) -> Option<RunId> {
-    slot.run_id.as_deref().and_then(|id| RunId::parse(id).ok())
 }

@@ -7,8 +7,8 @@ use super::pauses::is_good;
 use super::retries::FailedRun;
 use super::unbegun::UnrecordedRun;
 use super::{Active, Supervisor};
-use crate::domain::{Outcome, RunId, SessionEnd, StopReason};
-use crate::run::{Ended, RunError};
+use crate::domain::{JobName, Outcome, RunId, SessionEnd, StopReason};
+use crate::run::{Ended, RunError, RunExit};
 use crate::store::{EndedRuns, RunEnd, SlotState};
 
 impl Supervisor {
@@ -25,77 +25,70 @@ impl Supervisor {
                 return;
             }
         };
-        let active = self.active.remove(&run_id);
-        if let Some(active) = &active {
-            self.queue.ended(&active.job, active.is_caught_up);
-        }
-        let is_resumed = active.as_ref().is_some_and(|active| active.is_resumed);
-        let is_replaceable = active.as_ref().is_none_or(Active::is_replaceable);
-        let is_caught_up = active.as_ref().is_some_and(|active| active.is_caught_up);
+        let Some(active) = self.active.remove(&run_id) else {
+            tracing::error!(%run_id, "a task has ended whose run is not active");
+            return;
+        };
+        self.queue.ended(&active.job, active.is_caught_up);
+        let is_replaceable = active.is_replaceable();
         // A stop of the daemon does not end the run for good.
-        let stop = active.as_ref().and_then(|active| active.stop.borrow().clone());
+        let stop = active.stop.borrow().clone();
         let stop = stop.filter(|stop| stop.reason != StopReason::Interrupted);
         let ended_id = run_id.clone();
-        let (job, started) = match active {
-            Some(Active { job, facts, request, .. }) => (job, Some((facts, request))),
-            None => (String::new(), None),
-        };
+        let Active { job, origin, is_caught_up, is_resumed, .. } = active;
         let now = self.parts.host.clock.now();
         match result {
             // Its slot stays `running`, and the next start continues it.
-            Ok(ended) if ended.is_suspended => {
-                tracing::info!(job, %run_id, "run suspended");
+            Ok(Ended { exit: RunExit::Suspended, .. }) => {
+                tracing::info!(job = job.as_str(), %run_id, "run suspended");
             }
             Ok(ended) => {
                 self.unrecovered.forget(&run_id);
-                let end = &ended.end;
-                let (outcome, stop_reason) = (end.outcome, end.stop_reason);
-                self.note_end(&job, &run_id, end);
-                let error = end.error.as_deref().unwrap_or("unknown error");
-                if let Some(error) = ended.unsettled.as_deref() {
-                    self.disk_failed(&format!("the end of a run: {error}"));
-                    self.add_unsettled(run_id.clone(), &error);
-                } else if !ended.recorded {
-                    self.disk_failed(&format!("the record of a run: {error}"));
-                    self.add_unrecovered(run_id.clone(), &error);
-                } else if stop_reason == StopReason::RecordFailed {
-                    self.disk_failed(&format!("the record of a run: {error}"));
-                }
-                if !ended.recorded {
-                    self.give_up(vec![run_id.clone()], error).await;
+                let (outcome, stop_reason) = (ended.end.outcome, ended.end.stop_reason);
+                self.note_end(&job, &run_id, &ended.end);
+                let error = ended.end.error.as_deref().unwrap_or("unknown error");
+                match &ended.exit {
+                    RunExit::Suspended | RunExit::Complete => {
+                        if stop_reason == StopReason::RecordFailed {
+                            self.disk_failed(&format!("the record of a run: {error}"));
+                        }
+                    }
+                    RunExit::OwesEnd(error) => {
+                        self.disk_failed(&format!("the end of a run: {error}"));
+                        self.add_unsettled(run_id.clone(), error);
+                    }
+                    RunExit::RecordFailed => {
+                        self.disk_failed(&format!("the record of a run: {error}"));
+                        self.add_unrecovered(run_id.clone(), &error);
+                        self.give_up(vec![run_id.clone()], error).await;
+                    }
                 }
                 let may_retry = outcome == Outcome::Failed
                     && !ended.has_started_change
-                    && ended.recorded
+                    && ended.exit != RunExit::RecordFailed
                     && stop.is_none();
-                let is_repeated = match started.filter(|_| may_retry) {
-                    Some((facts, request)) => {
-                        let failed = FailedRun { facts, request, stop_reason };
-                        self.retry(&job, &run_id, failed, now).await
-                    }
-                    None => false,
-                };
-                if !is_repeated {
+                let failed = FailedRun { origin, stop_reason };
+                if !(may_retry && self.retry(&job, &run_id, failed, now).await) {
                     self.record_end(job, run_id, (outcome, stop_reason), now).await;
                 }
             }
             Err(RunError::Panicked) => self.on_panic(job, run_id, now).await,
             // It has begun before, so its slot stays `running`.
             Err(error) if is_resumed => {
-                tracing::error!(job, %run_id, %error, "failed to continue a run");
+                tracing::error!(job = job.as_str(), %run_id, %error, "failed to continue a run");
                 if error.is_disk_fault() {
                     self.disk_failed(&error);
                 }
                 self.add_unrecovered(run_id, &error);
             }
             Err(RunError::OverBudget(reason)) => {
-                tracing::warn!(job, %run_id, reason, "the run did not begin");
+                tracing::warn!(job = job.as_str(), %run_id, reason, "the run did not begin");
                 let runs = vec![run_id];
                 let (state, stop_reason) = (SlotState::OverBudget, StopReason::BudgetExceeded);
                 self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
             }
             Err(error) => {
-                let again = started.filter(|_| stop.is_none());
+                let again = stop.is_none().then_some(origin);
                 let run = UnrecordedRun { run_id, job, again, is_caught_up };
                 self.on_unrecorded(run, &error, now).await;
             }
@@ -105,22 +98,24 @@ impl Supervisor {
     }
 
     /// Logs the end of a run, and keeps the state of its job for `status`.
-    fn note_end(&mut self, job: &str, run_id: &RunId, end: &SessionEnd) {
+    fn note_end(&mut self, job: &JobName, run_id: &RunId, end: &SessionEnd) {
         let SessionEnd { outcome, stop_reason, duration_ms, .. } = end;
         let error = end.error.as_deref();
         match outcome {
             Outcome::Failed | Outcome::Interrupted => {
-                tracing::warn!(job, %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
+                tracing::warn!(job = job.as_str(), %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
             }
-            _ => tracing::info!(job, %run_id, %outcome, %stop_reason, duration_ms, "run ended"),
+            _ => {
+                tracing::info!(job = job.as_str(), %run_id, %outcome, %stop_reason, duration_ms, "run ended")
+            }
         }
-        self.last_outcomes.extend(is_good(*outcome).map(|is_good| (job.to_owned(), is_good)));
+        self.last_outcomes.extend(is_good(*outcome).map(|is_good| (job.clone(), is_good)));
     }
 
     /// Records the end of a run in the ledger, which may pause its job.
     pub(super) async fn record_end(
         &mut self,
-        job: String,
+        job: JobName,
         run_id: RunId,
         (outcome, stop_reason): (Outcome, StopReason),
         now: DateTime<Utc>,
@@ -133,7 +128,7 @@ impl Supervisor {
     /// Returns the end of a run for the ledger. `reason` is for the rows of its slots.
     pub(super) fn end_of_run(
         &self,
-        job: String,
+        job: JobName,
         run_id: RunId,
         (outcome, stop_reason): (Outcome, StopReason),
         reason: String,
@@ -144,7 +139,7 @@ impl Supervisor {
             _ => SlotState::Ran,
         };
         let config = self.config.borrow();
-        let pause_after = config.jobs.get(job.as_str()).and_then(|job| job.pause_after_failures);
+        let pause_after = config.jobs.get(&job).and_then(|job| job.pause_after_failures);
         RunEnd { run_id, job, outcome, state, reason, pause_after }
     }
 

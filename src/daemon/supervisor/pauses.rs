@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::decisions::EARLIER_UNWRITTEN;
 use super::{Parts, Supervisor};
 use crate::daemon::command::CommandError;
-use crate::domain::Outcome;
+use crate::domain::{JobName, Outcome};
 use crate::store::{DbError, Pause};
 
 /// Tells whether a run that ended so leaves its job in a good state; `None` if it leaves the state
@@ -20,7 +20,7 @@ pub(super) fn is_good(outcome: Outcome) -> Option<bool> {
 
 /// Returns whether the last run of each job succeeded, according to the index. An index that cannot
 /// be read becomes a known problem, because the daemon works without it.
-pub(super) async fn last_outcomes(parts: &mut Parts) -> HashMap<String, bool> {
+pub(super) async fn last_outcomes(parts: &mut Parts) -> HashMap<JobName, bool> {
     let jobs = parts.config.jobs.keys().map(ToString::to_string).collect();
     let index = parts.host.index.clone();
     let read = async move {
@@ -30,7 +30,7 @@ pub(super) async fn last_outcomes(parts: &mut Parts) -> HashMap<String, bool> {
     match read.await {
         Ok(outcomes) => outcomes
             .into_iter()
-            .filter_map(|(job, outcome)| Some((job, is_good(outcome)?)))
+            .filter_map(|(job, outcome)| Some((JobName::parse(&job).ok()?, is_good(outcome)?)))
             .collect(),
         Err(error) => {
             tracing::error!(%error, "cannot read the last outcomes of the jobs");
@@ -105,6 +105,6 @@ impl Supervisor {
     pub(super) fn failing_jobs(&self) -> usize {
         let config = self.config.borrow();
         let failing = self.last_outcomes.iter().filter(|(_, is_good)| !**is_good);
-        failing.filter(|(job, _)| config.jobs.contains_key(job.as_str())).count()
+        failing.filter(|(job, _)| config.jobs.contains_key(*job)).count()
     }
 }

@@ -88,7 +88,7 @@ impl Places {
 pub(super) fn model_of<'a>(config: &'a Config, waiting: &'a Waiting) -> &'a str {
     let (config, job) = match &waiting.resumed {
         Some(run) => (&*run.spec.config, Some(&run.spec.job)),
-        None => (config, config.jobs.get(waiting.job.as_str())),
+        None => (config, config.jobs.get(&waiting.job)),
     };
     job.and_then(|job| config.model_of(job)).map_or("", |model| model.name.as_str())
 }

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
-use super::request;
-use crate::daemon::command::RunRequest;
+use chrono::{DateTime, Utc};
+
 use crate::daemon::recovery::Resumable;
-use crate::domain::{RunId, Trigger};
-use crate::run::TriggerFacts;
+use crate::domain::{JobName, Origin, RunId, Trigger};
 use crate::store::QueuedRun;
 
 /// Which active runs of its job a queued run waits for.
@@ -21,9 +20,8 @@ pub(super) enum WaitsFor {
 /// A run in the queue.
 pub(super) struct Waiting {
     pub(super) run_id: RunId,
-    pub(super) job: String,
-    pub(super) facts: TriggerFacts,
-    pub(super) request: RunRequest,
+    pub(super) job: JobName,
+    pub(super) origin: Origin,
     pub(super) waits_for: WaitsFor,
     /// Whether it runs because of `catchup: all` or a backfill, so that `overlap` does not apply to
     /// it.
@@ -36,38 +34,31 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    pub(super) fn as_queued(&self) -> QueuedRun {
-        QueuedRun {
-            run_id: self.run_id.clone(),
-            job: self.job.clone(),
-            trigger: self.facts.trigger,
-            scheduled_for: self.facts.scheduled_for,
-            attempt: self.facts.attempt,
-            not_before: None,
-            request: self.kept_request(),
-            ended: None,
-        }
+    /// Returns a run that has not begun.
+    pub(super) fn new(
+        run_id: RunId,
+        job: JobName,
+        origin: Origin,
+        waits_for: WaitsFor,
+        is_caught_up: bool,
+    ) -> Self {
+        Self { run_id, job, origin, waits_for, is_caught_up, resumed: None, arrival: None }
     }
 
-    /// Returns the request for the ledger; `None` if the schedule started the run, which requests
-    /// nothing.
-    fn kept_request(&self) -> Option<String> {
-        match self.facts.trigger {
-            Trigger::Schedule | Trigger::Catchup => None,
-            Trigger::Manual | Trigger::Backfill | Trigger::Retry | Trigger::Apply => {
-                request::kept(&self.request, self.facts.by.as_ref())
-            }
-        }
+    /// Returns the row of the run for the ledger.
+    pub(super) fn to_row(&self, not_before: Option<DateTime<Utc>>) -> QueuedRun {
+        let Self { run_id, job, origin, .. } = self;
+        QueuedRun::waiting(run_id.clone(), job.clone(), origin.clone(), not_before)
     }
 
     /// Tells whether the run is that of a slot; a person requested any other run.
     pub(super) fn is_slot(&self) -> bool {
-        self.facts.scheduled_for.is_some()
+        self.origin.slot.is_some()
     }
 
     /// Tells whether a newer run of the schedule may replace it once it has begun.
     pub(super) fn is_replaceable(&self) -> bool {
-        is_replaceable(self.is_caught_up, self.facts.trigger)
+        is_replaceable(self.is_caught_up, self.origin.trigger)
     }
 
     /// Tells whether the run is that of a slot and has not begun.
@@ -114,7 +105,7 @@ pub(super) struct Queue {
     /// Runs that may start once there is room, by their number in the order of arrival. Of the runs
     /// of a job that wait for other runs, at most one is here.
     ready: BTreeMap<u64, Waiting>,
-    jobs: HashMap<String, JobRuns>,
+    jobs: HashMap<JobName, JobRuns>,
     arrived: u64,
     len: usize,
 }
@@ -220,19 +211,19 @@ impl Queue {
 
     /// Counts an open run of a job as active until [`Self::release`]. `catchup: all` may have started
     /// it, so the next run of that kind waits for it too.
-    pub(super) fn hold(&mut self, job: &str) {
-        let runs = self.jobs.entry(job.to_owned()).or_default();
+    pub(super) fn hold(&mut self, job: &JobName) {
+        let runs = self.jobs.entry(job.clone()).or_default();
         runs.active += 1;
         runs.caught_up += 1;
     }
 
     /// Ends what [`Self::hold`] began.
-    pub(super) fn release(&mut self, job: &str) {
+    pub(super) fn release(&mut self, job: &JobName) {
         self.ended(job, true);
     }
 
     /// Records that an active run of a job has ended.
-    pub(super) fn ended(&mut self, job: &str, is_caught_up: bool) {
+    pub(super) fn ended(&mut self, job: &JobName, is_caught_up: bool) {
         if let Some(runs) = self.jobs.get_mut(job) {
             runs.active -= 1;
             runs.caught_up -= usize::from(is_caught_up);
@@ -243,7 +234,7 @@ impl Queue {
     /// Removes a queued run; searches the queue.
     pub(super) fn remove(&mut self, run_id: &RunId) -> Option<Waiting> {
         let job = self.iter().find(|waiting| waiting.run_id == *run_id)?.job.clone();
-        self.take(Some(&job), |waiting| waiting.run_id == *run_id).pop()
+        self.take(Some(job.as_str()), |waiting| waiting.run_id == *run_id).pop()
     }
 
     /// Removes those queued runs of one job or of all jobs that `is_wanted` selects, and returns
@@ -254,8 +245,10 @@ impl Queue {
         is_wanted: impl Fn(&Waiting) -> bool,
     ) -> Vec<Waiting> {
         let jobs = match job {
-            Some(job) => vec![job.to_owned()],
-            None => self.jobs.keys().cloned().collect(),
+            Some(job) => {
+                self.jobs.get_key_value(job).map(|(job, _)| job.clone()).into_iter().collect()
+            }
+            None => self.jobs.keys().cloned().collect::<Vec<_>>(),
         };
         let mut taken = BTreeMap::new();
         for job in jobs {
@@ -285,7 +278,7 @@ impl Queue {
 
     /// If the job's oldest run that waits for others may start, makes it ready. Forgets a job without
     /// runs.
-    fn advance(&mut self, job: &str) {
+    fn advance(&mut self, job: &JobName) {
         let Some(runs) = self.jobs.get_mut(job) else { return };
         let is_next = runs.behind.front().is_some_and(|(_, waiting)| runs.may_start(waiting));
         if is_next
@@ -308,20 +301,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::domain::{Epoch, RunRequest, SlotTime};
 
     fn run(number: u64, job: &str, waits_for: WaitsFor) -> Waiting {
-        let mut facts = TriggerFacts::manual(None);
-        facts.scheduled_for = (waits_for != WaitsFor::Nothing).then(DateTime::default);
-        Waiting {
-            run_id: RunId::from_ulid(ulid::Ulid::from_parts(number, 0)),
-            job: job.to_owned(),
-            facts,
-            request: RunRequest::default(),
-            waits_for,
-            is_caught_up: waits_for == WaitsFor::CaughtUp,
-            resumed: None,
-            arrival: None,
-        }
+        let time = SlotTime { epoch: Epoch::FIRST, due_at: DateTime::default() };
+        let slot = (waits_for != WaitsFor::Nothing).then_some(time);
+        let origin = Origin { slot, ..Origin::manual(RunRequest::default(), None) };
+        let run_id = RunId::from_ulid(ulid::Ulid::from_parts(number, 0));
+        let job = JobName::parse(job).unwrap();
+        Waiting::new(run_id, job, origin, waits_for, waits_for == WaitsFor::CaughtUp)
     }
 
     /// A queue whose every operation searches the whole of it.
@@ -385,7 +373,7 @@ mod tests {
                     }
                     3 if !model.active.is_empty() => {
                         let (job, kind) = model.active.remove(at.index(model.active.len()));
-                        queue.ended(job, kind == WaitsFor::CaughtUp);
+                        queue.ended(&JobName::parse(job).unwrap(), kind == WaitsFor::CaughtUp);
                     }
                     4 if !model.waiting.is_empty() => {
                         let (run_id, ..) = model.waiting.remove(at.index(model.waiting.len()));
@@ -394,7 +382,7 @@ mod tests {
                     }
                     5 => {
                         model.active.push((JOBS[job], WaitsFor::CaughtUp));
-                        queue.hold(JOBS[job]);
+                        queue.hold(&JobName::parse(JOBS[job]).unwrap());
                     }
                     _ => {}
                 }

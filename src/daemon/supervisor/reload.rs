@@ -16,7 +16,7 @@ use super::slots::{schedules, waits_for};
 use super::{Held, SUPERSEDED, Supervisor};
 use crate::config::{Config, ConfigError, Loaded};
 use crate::daemon::views::{StatusConfig, error_lines, starts_at};
-use crate::domain::{StopReason, Trigger};
+use crate::domain::{JobName, SlotKey, SlotTime, StopReason, Trigger};
 use crate::gate::jobs_with_more_rights;
 use crate::process::{HostWorkError, on_host};
 use crate::store::{Claim, EndedRuns, Slot, SlotState};
@@ -129,7 +129,7 @@ impl Supervisor {
         // Due times up to now belong to the old schedules.
         self.hold_due(now);
         let (old, new) = (schedules(&old_config), schedules(&config));
-        let is_same = |job: &String| match (old.get(job), new.get(job)) {
+        let is_same = |job: &JobName| match (old.get(job), new.get(job)) {
             (Some(old), Some(new)) => {
                 old.to_record() == new.to_record() && old.zone() == new.zone()
             }
@@ -140,16 +140,17 @@ impl Supervisor {
         let is_kept = |held: &Held| held.epoch < epoch || held.due_at <= now;
         let superseded = |held: &&Held| is_kept(held) && !is_same(&held.job);
         let slots = self.held.iter().filter(superseded).map(|held| {
-            let state = (SlotState::Superseded, SUPERSEDED.to_owned(), None);
             let zone = old.get(&held.job).map(|schedule| schedule.zone().name());
-            let row =
-                self.row((&held.job, held.epoch), held.due_at, state, zone.unwrap_or_default());
+            let time = SlotTime { epoch: held.epoch, due_at: held.due_at };
+            let key = SlotKey { job: held.job.clone(), time };
+            let (state, reason) = (SlotState::Superseded, SUPERSEDED.to_owned());
+            let row = self.row(key, state, reason, zone.unwrap_or_default());
             Slot { span: held.span, ..row }
         });
         let slots: Vec<Slot> = slots.collect();
         let settled = self.settled_by(&slots);
         let config = Arc::new(config);
-        let stays = |run: &Waiting| match (run.facts.trigger, run.facts.scheduled_for) {
+        let stays = |run: &Waiting| match (run.origin.trigger, run.origin.due_at()) {
             (Trigger::Backfill, Some(due_at)) => has_due(&config, &run.job, due_at),
             // An earlier attempt has begun.
             (Trigger::Retry, _) => true,
@@ -177,7 +178,7 @@ impl Supervisor {
         let held = held.filter(|held| is_kept(held) && is_same(&held.job));
         // The jitter may have changed.
         self.held = held
-            .map(|held| match config.jobs.get(held.job.as_str()) {
+            .map(|held| match config.jobs.get(&held.job) {
                 Some(job) if held.epoch == epoch => {
                     Held { starts_at: starts_at(job, held.due_at), ..held }
                 }
@@ -234,9 +235,9 @@ impl Supervisor {
         let config = self.config.borrow().clone();
         let waiting = self.queue.take(None, Waiting::is_new_slot);
         for run in waiting.into_iter().filter(stays) {
-            let job = config.jobs.get(run.job.as_str());
+            let job = config.jobs.get(&run.job);
             let waits_for = job
-                .map_or(run.waits_for, |job| waits_for(job, run.facts.trigger, run.is_caught_up));
+                .map_or(run.waits_for, |job| waits_for(job, run.origin.trigger, run.is_caught_up));
             self.queue.push(Waiting { waits_for, ..run });
         }
     }

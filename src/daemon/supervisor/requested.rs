@@ -3,15 +3,14 @@
 
 use chrono::{DateTime, Utc};
 
+use super::Supervisor;
 use super::queue::{Waiting, WaitsFor};
-use super::{Supervisor, request};
 use crate::domain::{StopReason, Trigger};
-use crate::run::TriggerFacts;
 use crate::store::{DbError, EndedRuns, QueuedRun, SlotState};
 
 impl Supervisor {
     /// Loads the requested runs that the previous daemon left in the queue, the oldest first. Ends those
-    /// that are too late by the rule for slots (CRON-4), and those that cannot be read (STATE-7).
+    /// that are too late by the rule for slots (CRON-4).
     pub(super) async fn load_requested(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         let queue = self.parts.ledger.read(|reader| reader.queue()).await?;
         let mut left: Vec<QueuedRun> = queue.into_iter().filter(is_left).collect();
@@ -26,43 +25,24 @@ impl Supervisor {
                 self.parts.ledger.dequeue(run.run_id).await?;
                 continue;
             }
-            match self.requested(&run, now) {
-                Ok(waiting) => self.queue.push(waiting),
-                Err(why) => {
-                    let (job, run_id) = (run.job, run.run_id);
-                    tracing::error!(job, %run_id, why, "a requested run does not begin");
-                    let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
-                    let reason = format!("the run did not begin: {why}");
-                    let ended = EndedRuns { runs: vec![run_id], state, stop_reason, reason };
-                    self.parts.ledger.end_waiting(ended, now).await?;
-                }
+            // The ledger has the time of each request.
+            let requested_at = run.not_before.unwrap_or(now);
+            if let Some(why) = self.is_too_late(&run.job, requested_at, now) {
+                let (job, run_id) = (run.job, run.run_id);
+                tracing::error!(job = job.as_str(), %run_id, why, "a requested run does not begin");
+                let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
+                let reason = format!("the run did not begin: {why}");
+                let ended = EndedRuns { runs: vec![run_id], state, stop_reason, reason };
+                self.parts.ledger.end_waiting(ended, now).await?;
+                continue;
             }
+            let QueuedRun { run_id, job, origin, .. } = run;
+            self.queue.push(Waiting::new(run_id, job, origin, WaitsFor::Nothing, false));
         }
         Ok(())
-    }
-
-    /// Returns a requested run that the previous daemon left.
-    ///
-    /// *Errors*: why it does not begin.
-    fn requested(&self, run: &QueuedRun, now: DateTime<Utc>) -> Result<Waiting, String> {
-        let request = request::read(run.request.as_deref())?;
-        let requested_at = run.not_before.ok_or("the ledger lacks the time of its request")?;
-        match self.is_too_late(&run.job, requested_at, now) {
-            Some(why) => Err(why),
-            None => Ok(Waiting {
-                run_id: run.run_id.clone(),
-                job: run.job.clone(),
-                facts: TriggerFacts::manual(request.by.clone()),
-                request,
-                waits_for: WaitsFor::Nothing,
-                is_caught_up: false,
-                resumed: None,
-                arrival: None,
-            }),
-        }
     }
 }
 
 fn is_left(run: &QueuedRun) -> bool {
-    run.trigger == Trigger::Manual && run.ended.is_none()
+    run.origin.trigger == Trigger::Manual && run.ended.is_none()
 }

@@ -1,6 +1,5 @@
 //! Continues runs that the death or the stop of the previous daemon cut off.
 
-use std::collections::BTreeMap;
 use std::panic::AssertUnwindSafe;
 
 use futures_util::FutureExt as _;
@@ -10,33 +9,23 @@ use super::places::model_of;
 use super::queue::{Waiting, WaitsFor};
 use super::slots::runs_regardless;
 use super::{Active, Supervisor};
-use crate::config::Mode;
-use crate::daemon::command::RunRequest;
 use crate::daemon::recovery::Resumable;
 use crate::domain::Stop;
-use crate::run::{RunError, RunSpec, resume};
+use crate::run::{RunError, resume};
 
 impl Waiting {
     /// Returns a run that continues. It does not wait for other runs of its job.
     pub(super) fn resumed(run: Resumable) -> Self {
         Self {
             run_id: run.spec.run_id.clone(),
-            job: run.spec.job.name.to_string(),
-            facts: run.spec.trigger.clone(),
-            request: RunRequest::default(),
+            job: run.spec.job.name.clone(),
+            origin: run.spec.origin.clone(),
             waits_for: WaitsFor::Nothing,
-            is_caught_up: runs_regardless(run.spec.trigger.trigger, run.spec.job.catchup),
+            is_caught_up: runs_regardless(run.spec.origin.trigger, run.spec.job.catchup),
             resumed: Some(Box::new(run)),
             arrival: None,
         }
     }
-}
-
-/// Returns the entries of `vars` in which a run differs from its job: those that a person requested.
-fn requested_vars(spec: &RunSpec) -> BTreeMap<String, String> {
-    let of_job = &spec.job.vars;
-    let requested = spec.vars.iter().filter(|(name, value)| of_job.get(*name) != Some(value));
-    requested.map(|(name, value)| (name.clone(), value.clone())).collect()
 }
 
 impl Supervisor {
@@ -48,21 +37,12 @@ impl Supervisor {
             return;
         }
         let model = model_of(&self.config.borrow(), &waiting).to_owned();
-        let Waiting { run_id, job, is_caught_up, resumed, .. } = waiting;
+        let Waiting { run_id, job, origin, is_caught_up, resumed, .. } = waiting;
         let Some(run) = resumed else { return };
-        tracing::info!(job, %run_id, count = run.resumption.count, "run continued");
+        tracing::info!(job = job.as_str(), %run_id, count = run.resumption.count, "run continued");
         let (stop, stopped) = watch::channel(stop);
-        let facts = run.spec.trigger.clone();
-        let request = RunRequest {
-            vars: requested_vars(&run.spec),
-            prompt: run.spec.overrides.prompt.clone(),
-            plan: run.spec.mode == Mode::Plan,
-            ..RunRequest::default()
-        };
-        self.active.insert(
-            run_id.clone(),
-            Active { job, model, is_caught_up, is_resumed: true, facts, request, stop },
-        );
+        let active = Active { job, model, is_caught_up, is_resumed: true, origin, stop };
+        self.active.insert(run_id.clone(), active);
         let host = self.parts.host.clone();
         self.tasks.spawn(async move {
             let work = resume(run.spec, host, stopped, run.resumption);

@@ -8,16 +8,13 @@ use super::queue::{Waiting, WaitsFor};
 use super::spans::merge;
 use super::{CLAIM_BATCH, Held, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
 use crate::config::{Catchup, Config, Job, Overlap};
-use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
 use crate::daemon::views::starts_at;
-use crate::domain::{Person, RunId, StopReason, Trigger};
-use crate::run::TriggerFacts;
+use crate::domain::{
+    Epoch, JobName, Origin, Person, RunId, SlotKey, SlotTime, StopReason, Trigger,
+};
 use crate::schedule::Schedule;
-use crate::store::{Claim, DbError, EndedRuns, Slot, SlotState, Span};
-
-/// A schedule as the ledger stores it: job, schedule as JSON, zone.
-type Kept = (String, String, String);
+use crate::store::{AdoptedSchedule, Claim, DbError, EndedRuns, Slot, SlotState, Span};
 
 /// What is known of a due time before its decision.
 #[derive(Debug, Clone, Default)]
@@ -32,8 +29,21 @@ pub(super) struct DueFacts {
     pub(super) span: Option<Span>,
 }
 
-/// Due times to decide, by epoch and job.
-pub(super) type Dues = BTreeMap<(i64, String), BTreeMap<DateTime<Utc>, DueFacts>>;
+/// The due times of one job in one epoch.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct JobEpoch {
+    pub(super) epoch: Epoch,
+    pub(super) job: JobName,
+}
+
+impl JobEpoch {
+    pub(super) fn slot(&self, due_at: DateTime<Utc>) -> SlotKey {
+        SlotKey { job: self.job.clone(), time: SlotTime { epoch: self.epoch, due_at } }
+    }
+}
+
+/// Due times to decide.
+pub(super) type Dues = BTreeMap<JobEpoch, BTreeMap<DateTime<Utc>, DueFacts>>;
 
 /// Decided due times: their rows, and the runs that are to start.
 #[derive(Default)]
@@ -54,12 +64,12 @@ impl Supervisor {
         cause: Cause,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
-        while let Some(((epoch, _), _)) = dues.first_key_value() {
+        while let Some((JobEpoch { epoch, .. }, _)) = dues.first_key_value() {
             let epoch = *epoch;
             let mut count = 0;
             let mut part = Dues::new();
             while count < CLAIM_BATCH
-                && dues.first_key_value().is_some_and(|((of, _), _)| *of == epoch)
+                && dues.first_key_value().is_some_and(|(of, _)| of.epoch == epoch)
                 && let Some((key, of_job)) = dues.pop_first()
             {
                 count += of_job.len();
@@ -82,9 +92,9 @@ impl Supervisor {
     ) -> Result<(), DbError> {
         let repeated = self.repeated(part).await?;
         let Decided { mut slots, mut runs } = Decided::default();
-        for ((epoch, job), dues) in part {
-            let is_repeated = |due_at| repeated.contains(&(*epoch, job.clone(), due_at));
-            let decided = self.decided((job, *epoch), dues, is_repeated, (cause, now));
+        for (of, dues) in part {
+            let is_repeated = |due_at| repeated.contains(&of.slot(due_at));
+            let decided = self.decided(of, dues, is_repeated, cause, now);
             slots.extend(decided.slots);
             runs.extend(decided.runs);
         }
@@ -100,14 +110,14 @@ impl Supervisor {
         let queued: Vec<Option<RunId>> = queued.collect();
         let claimed = self.claim(Claim { slots, settled, ended }, now).await?;
         for (job, run_id) in &replaced {
-            self.queue.take(Some(job), |waiting| waiting.run_id == *run_id);
+            self.queue.take(Some(job.as_str()), |waiting| waiting.run_id == *run_id);
         }
         let lost = queued.into_iter().zip(claimed).filter(|(_, claimed)| !claimed);
         let lost: HashSet<RunId> = lost.filter_map(|(run_id, _)| run_id).collect();
         runs.retain(|run| !lost.contains(&run.run_id));
         self.cancel_others(&runs).await;
         // The oldest slots of all jobs go first.
-        runs.sort_by_key(|run| run.facts.scheduled_for);
+        runs.sort_by_key(|run| run.origin.due_at());
         runs.into_iter().for_each(|run| self.queue.push(run));
         Ok(())
     }
@@ -115,11 +125,13 @@ impl Supervisor {
     /// Decides the due times of a job; empty if the job has no schedule.
     fn decided(
         &self,
-        (name, epoch): (&str, i64),
+        of: &JobEpoch,
         dues: &BTreeMap<DateTime<Utc>, DueFacts>,
         is_repeated: impl Fn(DateTime<Utc>) -> bool,
-        (cause, now): (Cause, DateTime<Utc>),
+        cause: Cause,
+        now: DateTime<Utc>,
     ) -> Decided {
+        let name = of.job.as_str();
         let config = self.config.borrow().clone();
         let Some((job, schedule)) =
             config.jobs.get(name).and_then(|job| Some((job, job.schedule.as_ref()?)))
@@ -164,19 +176,16 @@ impl Supervisor {
             let state_dir = &self.parts.host.state;
             let kept = left.clone().filter(|left| state_dir.find_run(left).is_none());
             let id = id.map(|id| kept.unwrap_or(id));
-            let run = id.and_then(|id| of_slot(job, (epoch, *due_at), disposition, id));
-            let run = run.map(|run| Waiting {
-                facts: TriggerFacts { by: facts.by.clone(), ..run.facts },
-                ..run
-            });
+            let key = of.slot(*due_at);
+            let run = id.and_then(|id| of_slot(job, key.time, disposition, facts.by.clone(), id));
             let own = run.as_ref().map(|run| run.run_id.clone());
             if disposition.is_run() {
                 covers.clone_from(&own);
             }
             let (state, run_id) = written(disposition, own.as_ref().or(covers.as_ref()));
-            let row =
-                self.row((name, epoch), *due_at, (state, reason, run_id), schedule.zone().name());
-            let queued = run.as_ref().map(Waiting::as_queued);
+            let row = self.row(key, state, reason, schedule.zone().name());
+            let row = Slot { run_id, ..row };
+            let queued = run.as_ref().map(|run| run.to_row(None));
             let (left, is_backfill) = (left.clone(), facts.is_backfill);
             decided.slots.push(Slot { left, is_backfill, queued, span: facts.span, ..row });
             decided.runs.extend(run);
@@ -190,14 +199,14 @@ impl Supervisor {
     /// run of `catchup: all`.
     fn is_replacing(&self, run: &Waiting) -> bool {
         let config = self.config.borrow();
-        let job = config.jobs.get(run.job.as_str());
+        let job = config.jobs.get(&run.job);
         !run.is_caught_up && job.is_some_and(|job| job.overlap.is_replacing())
     }
 
     /// Returns the waiting slots that new runs replace, by job and run.
-    fn replaced_by(&self, runs: &[Waiting]) -> BTreeSet<(String, RunId)> {
+    fn replaced_by(&self, runs: &[Waiting]) -> BTreeSet<(JobName, RunId)> {
         let replacing = runs.iter().filter(|run| self.is_replacing(run));
-        let replaced = replacing.flat_map(|run| self.queue.of_job(&run.job));
+        let replaced = replacing.flat_map(|run| self.queue.of_job(run.job.as_str()));
         let replaced = replaced.filter(|waiting| waiting.is_new_slot() && !waiting.is_caught_up);
         replaced.map(|waiting| (waiting.job.clone(), waiting.run_id.clone())).collect()
     }
@@ -205,11 +214,11 @@ impl Supervisor {
     /// Cancels the active runs that new runs replace, and those that wait to continue.
     async fn cancel_others(&mut self, runs: &[Waiting]) {
         let replacing = runs.iter().filter(|run| self.is_replacing(run));
-        let jobs: BTreeSet<&str> = replacing.map(|run| run.job.as_str()).collect();
+        let jobs: BTreeSet<&JobName> = replacing.map(|run| &run.job).collect();
         for job in jobs {
             let overlap = self.config.borrow().jobs.get(job).map(|job| job.overlap);
             let at_once = overlap == Some(Overlap::TerminateOther);
-            let own = self.active.iter().filter(|(_, of)| of.job == job);
+            let own = self.active.iter().filter(|(_, of)| of.job == *job);
             let own: Vec<RunId> = own
                 .filter(|(_, of)| of.is_replaceable())
                 .map(|(run_id, of)| {
@@ -224,31 +233,24 @@ impl Supervisor {
                 .collect();
             let why = "a newer run took its place";
             self.keep_cancelled(own, None, why).await;
-            let resumed = self.queue.of_job(job);
+            let resumed = self.queue.of_job(job.as_str());
             let resumed = resumed.filter(|run| run.resumed.is_some() && run.is_replaceable());
             let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
             for run_id in resumed {
                 self.cancel_resumed(&run_id, (&StopReason::Cancelled.into(), why)).await;
             }
-            for run_id in self.unrecovered.replaced_in(job) {
+            for run_id in self.unrecovered.replaced_in(job.as_str()) {
                 self.cancel_unrecovered(&run_id, (&StopReason::Cancelled.into(), why)).await;
             }
         }
     }
 
-    pub(super) fn row(
-        &self,
-        (job, epoch): (&str, i64),
-        due_at: DateTime<Utc>,
-        (state, reason, run_id): (SlotState, String, Option<RunId>),
-        zone: &str,
-    ) -> Slot {
+    /// Returns the row of a slot without a run.
+    pub(super) fn row(&self, key: SlotKey, state: SlotState, reason: String, zone: &str) -> Slot {
         Slot {
-            job: job.to_owned(),
-            epoch,
-            due_at,
+            key,
             state,
-            run_id,
+            run_id: None,
             reason,
             span: None,
             is_backfill: false,
@@ -277,47 +279,45 @@ impl Supervisor {
     /// Returns the time up to which each job of `batch` is settled in this epoch: every due time up
     /// to then has its row. This time is before every due time of the job that is still held for its
     /// jitter.
-    pub(super) fn settled_by(&self, batch: &[Slot]) -> Vec<(String, DateTime<Utc>)> {
-        let mut settled: HashMap<&str, DateTime<Utc>> = HashMap::new();
-        let own = batch.iter().filter(|slot| slot.epoch == self.epoch && !slot.is_backfill);
+    pub(super) fn settled_by(&self, batch: &[Slot]) -> Vec<(JobName, DateTime<Utc>)> {
+        let mut settled: HashMap<&JobName, DateTime<Utc>> = HashMap::new();
+        let own = batch.iter();
+        let own = own.filter(|slot| slot.key.time.epoch == self.epoch && !slot.is_backfill);
         for slot in own {
-            let last = slot.span.map_or(slot.due_at, |span| span.until);
-            let until = settled.entry(&slot.job).or_insert(last);
+            let last = slot.span.map_or(slot.key.time.due_at, |span| span.until);
+            let until = settled.entry(&slot.key.job).or_insert(last);
             *until = (*until).max(last);
         }
         for held in &self.held {
-            if let Some(until) = settled.get_mut(held.job.as_str()) {
+            if let Some(until) = settled.get_mut(&held.job) {
                 *until = (*until).min(held.due_at - TimeDelta::milliseconds(1));
             }
         }
-        settled.into_iter().map(|(job, until)| (job.to_owned(), until)).collect()
+        settled.into_iter().map(|(job, until)| (job.clone(), until)).collect()
     }
 
     /// Returns the due times of schedules with fixed times of day that already ran before the clock
     /// was set back. A step back by more than [`REPEAT_WINDOW`] corrects a wrong clock (CRON-3), so a due
     /// time further than that before the end of its earlier epoch is not among them.
-    async fn repeated(
-        &self,
-        dues: &Dues,
-    ) -> Result<BTreeSet<(i64, String, DateTime<Utc>)>, DbError> {
+    async fn repeated(&self, dues: &Dues) -> Result<BTreeSet<SlotKey>, DbError> {
         let config = self.config.borrow().clone();
-        let is_fixed = |job: &str, due_at| {
+        let is_fixed = |job: &JobName, due_at| {
             let schedule = config.jobs.get(job).and_then(|job| job.schedule.as_ref());
             schedule.is_some_and(|schedule| schedule.is_fixed_time(due_at))
         };
         // The earlier epochs in which such a due time may have run. No step since then may have been a
         // correction.
-        let earlier = |epoch: i64, due_at: DateTime<Utc>| -> Vec<i64> {
+        let earlier = |epoch: Epoch, due_at: DateTime<Utc>| -> Vec<Epoch> {
             let ends = self.epoch_ends.range(..epoch).rev();
             let uncorrected = ends.take_while(|(_, ended)| due_at >= **ended - REPEAT_WINDOW);
             uncorrected.filter(|(_, ended)| due_at <= **ended).map(|(of, _)| *of).collect()
         };
         let mut may_repeat = Vec::new();
-        for ((epoch, job), dues) in dues.iter().filter(|((epoch, _), _)| *epoch > 0) {
+        for (of, dues) in dues.iter().filter(|(of, _)| of.epoch > Epoch::FIRST) {
             for due_at in dues.keys() {
-                let epochs = earlier(*epoch, *due_at);
-                if !epochs.is_empty() && is_fixed(job, *due_at) {
-                    may_repeat.push(((*epoch, job.clone(), *due_at), epochs));
+                let epochs = earlier(of.epoch, *due_at);
+                if !epochs.is_empty() && is_fixed(&of.job, *due_at) {
+                    may_repeat.push((of.slot(*due_at), epochs));
                 }
             }
         }
@@ -328,9 +328,9 @@ impl Supervisor {
             .ledger
             .read(move |reader| {
                 let mut repeated = BTreeSet::new();
-                for ((epoch, job, due_at), epochs) in may_repeat {
-                    if reader.ran_in(&job, &epochs, due_at)? {
-                        repeated.insert((epoch, job, due_at));
+                for (slot, epochs) in may_repeat {
+                    if reader.ran_in(&slot.job, &epochs, slot.time.due_at)? {
+                        repeated.insert(slot);
                     }
                 }
                 Ok(repeated)
@@ -342,12 +342,12 @@ impl Supervisor {
     /// `now` to the ledger, at most once per [`KEEP_CLOCK`].
     pub(super) async fn look_at_clock(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
         if now < self.last_seen - STEP_BACK {
-            let (ended, epoch) = (self.last_seen, self.epoch + 1);
-            tracing::warn!(epoch, before = %ended, %now, "the clock was set back; schedules continue in a new epoch");
+            let (ended, epoch) = (self.last_seen, self.epoch.next());
+            tracing::warn!(%epoch, before = %ended, %now, "the clock was set back; schedules continue in a new epoch");
             // Due times from before the step stay due, in their own epoch.
             self.hold_due(ended);
             let schedules = schedules(&self.config.borrow());
-            self.parts.ledger.begin_epoch(epoch, ended, kept(&schedules), now).await?;
+            self.parts.ledger.begin_epoch(epoch, ended, adopted(&schedules), now).await?;
             // Each held slot keeps its remaining delay, so that it does not wait for the old time (CRON-3).
             let held = std::mem::take(&mut self.held).into_iter();
             // The ticker gives the due times of the next second too. Those after `ended` did not come due;
@@ -358,8 +358,8 @@ impl Supervisor {
                 Held { starts_at: held.starts_at.min(now + delay), ..held }
             });
             self.held = moved.collect();
+            self.epoch_ends.insert(self.epoch, ended);
             self.epoch = epoch;
-            self.epoch_ends.insert(epoch - 1, ended);
             self.last_seen = now;
             self.ticker.set(schedules, now);
             self.last_kept = now;
@@ -382,7 +382,7 @@ impl Supervisor {
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         let schedules = schedules(&self.config.borrow());
-        self.parts.ledger.set_schedules(self.epoch, kept(&schedules), claim, now).await?;
+        self.parts.ledger.set_schedules(self.epoch, adopted(&schedules), claim, now).await?;
         self.ticker.set(schedules, now);
         Ok(())
     }
@@ -391,8 +391,9 @@ impl Supervisor {
 /// Returns the run for a due time, or `None` if its disposition starts no run.
 pub(super) fn of_slot(
     job: &Job,
-    (epoch, due_at): (i64, DateTime<Utc>),
+    slot: SlotTime,
     disposition: Disposition,
+    by: Option<Person>,
     run_id: RunId,
 ) -> Option<Waiting> {
     let trigger = match disposition {
@@ -402,22 +403,9 @@ pub(super) fn of_slot(
         _ => return None,
     };
     let is_caught_up = runs_regardless(trigger, job.catchup);
-    Some(Waiting {
-        run_id,
-        job: job.name.to_string(),
-        facts: TriggerFacts {
-            trigger,
-            scheduled_for: Some(due_at),
-            epoch: Some(epoch),
-            attempt: 1,
-            by: None,
-        },
-        request: RunRequest::default(),
-        waits_for: waits_for(job, trigger, is_caught_up),
-        is_caught_up,
-        resumed: None,
-        arrival: None,
-    })
+    let origin = Origin::of_slot(trigger, slot, by);
+    let waits_for = waits_for(job, trigger, is_caught_up);
+    Some(Waiting::new(run_id, job.name.clone(), origin, waits_for, is_caught_up))
 }
 
 /// Tells whether `overlap` does not apply to the run of a slot.
@@ -461,16 +449,16 @@ fn written(disposition: Disposition, run: Option<&RunId>) -> (SlotState, Option<
 }
 
 /// Returns the schedules of the enabled jobs.
-pub(super) fn schedules(config: &Config) -> BTreeMap<String, Schedule> {
+pub(super) fn schedules(config: &Config) -> BTreeMap<JobName, Schedule> {
     let enabled = config.jobs.values().filter(|job| job.enabled);
-    enabled.filter_map(|job| Some((job.name.to_string(), job.schedule.clone()?))).collect()
+    enabled.filter_map(|job| Some((job.name.clone(), job.schedule.clone()?))).collect()
 }
 
-fn kept(schedules: &BTreeMap<String, Schedule>) -> Vec<Kept> {
-    schedules
-        .iter()
-        .map(|(job, schedule)| {
-            (job.clone(), schedule.to_record(), schedule.zone().name().to_owned())
-        })
-        .collect()
+fn adopted(schedules: &BTreeMap<JobName, Schedule>) -> Vec<AdoptedSchedule> {
+    let adopted = |(job, schedule): (&JobName, &Schedule)| AdoptedSchedule {
+        job: job.clone(),
+        schedule: schedule.to_record(),
+        zone: schedule.zone().name().to_owned(),
+    };
+    schedules.iter().map(adopted).collect()
 }

@@ -6,13 +6,14 @@ use super::{REPEAT_WINDOW, Supervisor};
 use crate::config::Catchup;
 use crate::daemon::disposition::ON_TIME;
 use crate::daemon::fold::MOST_SINGLE;
+use crate::domain::JobName;
 use crate::schedule::Schedule;
 use crate::store::{Slot, Span};
 
 impl Supervisor {
     /// Returns the time up to which every due time of a job is too late to run, whatever its jitter, and
     /// none is a repeated one unless [`Self::may_repeat`] says so; `None` if no such time is known.
-    pub(super) fn too_late(&self, job: &str, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
+    pub(super) fn too_late(&self, job: &JobName, now: DateTime<Utc>) -> Option<DateTime<Utc>> {
         let config = self.config.borrow();
         let job = config.jobs.get(job)?;
         let window = match job.catchup {
@@ -48,8 +49,9 @@ pub(super) fn merge(slots: Vec<Slot>, schedule: &Schedule) -> Vec<Slot> {
     if slots.iter().map(count_of).sum::<usize>() <= MOST_SINGLE {
         return slots;
     }
-    let last_of = |slot: &Slot| slot.span.map_or(slot.due_at, |span| span.until);
-    let follows = |one: &Slot, next: &Slot| schedule.next_after(last_of(one)) == Some(next.due_at);
+    let last_of = |slot: &Slot| slot.span.map_or(slot.key.time.due_at, |span| span.until);
+    let follows =
+        |one: &Slot, next: &Slot| schedule.next_after(last_of(one)) == Some(next.key.time.due_at);
     let mut merged = Vec::new();
     for alike in slots.chunk_by(is_alike) {
         if alike.iter().map(count_of).sum::<usize>() <= MOST_SINGLE {
@@ -86,14 +88,17 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::domain::{Epoch, SlotKey};
     use crate::schedule::Expressions;
     use crate::store::SlotState;
 
     fn slot(minute: i64, state: SlotState) -> Slot {
         Slot {
-            job: "j".into(),
-            epoch: 0,
-            due_at: DateTime::<Utc>::from_timestamp(minute * 60, 0).unwrap(),
+            key: SlotKey::new(
+                JobName::parse("j").unwrap(),
+                Epoch::FIRST,
+                DateTime::<Utc>::from_timestamp(minute * 60, 0).unwrap(),
+            ),
             span: None,
             is_backfill: false,
             state,
@@ -123,8 +128,8 @@ mod tests {
             }
             let merged = merge(slots.clone(), &schedule);
             let unmerged = merged.iter().flat_map(|row| {
-                let until = row.span.map_or(row.due_at, |span| span.until);
-                let minutes = row.due_at.timestamp() / 60..=until.timestamp() / 60;
+                let until = row.span.map_or(row.key.time.due_at, |span| span.until);
+                let minutes = row.key.time.due_at.timestamp() / 60..=until.timestamp() / 60;
                 minutes.map(|minute| slot(minute, row.state))
             });
             prop_assert_eq!(unmerged.collect::<Vec<_>>(), slots.clone());
@@ -132,7 +137,7 @@ mod tests {
             prop_assert_eq!(counted as usize, slots.len());
             prop_assert!(merged.iter().all(|row| row.span.is_none_or(|span| span.count > 100)));
             let singles = merged.chunk_by(|a, b| {
-                let follows = schedule.next_after(a.due_at) == Some(b.due_at);
+                let follows = schedule.next_after(a.key.time.due_at) == Some(b.key.time.due_at);
                 follows && a.span.is_none() && b.span.is_none() && a.state == b.state
             });
             prop_assert!(singles.into_iter().all(|alike| alike.len() <= 100));

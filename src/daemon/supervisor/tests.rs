@@ -8,7 +8,7 @@ use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
 use crate::daemon::command::{BackfillRequest, BackfillScope};
 use crate::daemon::recovery::{Recovered, Recovery};
-use crate::domain::{Outcome, Trigger};
+use crate::domain::{Outcome, RunRequest, Trigger};
 use crate::sinks::Observers;
 use crate::store::{RunSummary, SharedLedger, SlotRow, StateDir};
 
@@ -112,12 +112,11 @@ impl Bench {
         for _ in 0..most {
             let (stop, _) = watch::channel(None);
             let other = Active {
-                job: "other".to_owned(),
+                job: name("other"),
                 model: String::new(),
                 is_caught_up: false,
                 is_resumed: false,
-                facts: TriggerFacts::manual(None),
-                request: RunRequest::default(),
+                origin: Origin::manual(RunRequest::default(), None),
                 stop,
             };
             self.supervisor.active.insert(slots::new_run_id(), other);
@@ -144,7 +143,7 @@ impl Bench {
         rows.into_iter()
             .map(|row| {
                 (
-                    row.epoch,
+                    row.epoch.number(),
                     row.due_at.format("%d %H:%M").to_string(),
                     row.state.as_str().to_owned(),
                 )
@@ -176,6 +175,10 @@ fn expected(rows: &[(i64, &str, &str)]) -> Vec<(i64, String, String)> {
 
 const DAILY: &str = "version: 1\njobs: [{name: daily, schedule: '0 12 * * *', prompt: x}]\n";
 const HOURLY: &str = "version: 1\njobs: [{name: hourly, schedule: '0 * * * *', prompt: x}]\n";
+
+fn name(job: &str) -> JobName {
+    JobName::parse(job).unwrap()
+}
 
 fn temp() -> Arc<tempfile::TempDir> {
     Arc::new(tempfile::tempdir().unwrap())
@@ -250,8 +253,7 @@ async fn downtime_is_accounted_for_at_the_next_start() {
     drop(first);
     let second = bench(HOURLY, "2026-05-04T04:10:00Z", temp.clone()).await;
     let queued = |bench: &Bench| -> Vec<(Trigger, Option<DateTime<Utc>>, RunId)> {
-        let facts =
-            |run: &Waiting| (run.facts.trigger, run.facts.scheduled_for, run.run_id.clone());
+        let facts = |run: &Waiting| (run.origin.trigger, run.origin.due_at(), run.run_id.clone());
         bench.supervisor.queue.iter().map(facts).collect()
     };
     let four = queued(&second);
@@ -298,7 +300,7 @@ async fn a_backfill_keeps_its_person_over_a_restart() {
     assert_eq!(first.supervisor.backfill(request).await, Ok(2));
     drop(first);
     let second = bench(DAILY, "2026-05-04T11:01:00Z", temp).await;
-    let people: Vec<_> = second.supervisor.queue.iter().map(|run| run.facts.by.clone()).collect();
+    let people: Vec<_> = second.supervisor.queue.iter().map(|run| run.origin.by.clone()).collect();
     assert_eq!(people, [by.clone(), by]);
 }
 
@@ -322,7 +324,7 @@ jobs:
         while let Some(run) = supervisor.queue.start() {
             assert!(supervisor.record_running(run.run_id.clone(), at(&now)).await);
             let (stop, stopped) = watch::channel(None);
-            if run.job == "cancel" {
+            if run.job.as_str() == "cancel" {
                 cancelled.push(stopped);
             }
             supervisor.active.insert(
@@ -332,8 +334,7 @@ jobs:
                     model: String::new(),
                     is_caught_up: false,
                     is_resumed: false,
-                    facts: run.facts,
-                    request: run.request,
+                    origin: run.origin,
                     stop,
                 },
             );
@@ -357,10 +358,10 @@ jobs:
     let supervisor = &mut bench.supervisor;
     let mut started = Vec::new();
     for job in ["all", "all", "cancel", "one"] {
-        supervisor.queue.ended(job, false);
+        supervisor.queue.ended(&name(job), false);
         let run = supervisor.queue.start().unwrap();
         assert!(supervisor.queue.start().is_none());
-        started.push((run.job.clone(), run.facts.scheduled_for.unwrap().format("%M").to_string()));
+        started.push((run.job.to_string(), run.origin.due_at().unwrap().format("%M").to_string()));
     }
     let expected = [("all", "02"), ("all", "03"), ("cancel", "04"), ("one", "02")];
     assert_eq!(started, expected.map(|(job, minute)| (job.to_owned(), minute.to_owned())));
@@ -463,7 +464,7 @@ jobs: [{name: busy, schedule: '* * * * *', overlap: allow_all, catchup: all, pro
     let mut minutes = Vec::new();
     let mut start = |bench: &mut Bench| {
         while let Some(run) = bench.supervisor.queue.start() {
-            let minute = run.facts.scheduled_for.unwrap().format("%M").to_string();
+            let minute = run.origin.due_at().unwrap().format("%M").to_string();
             minutes.push((minute, run.is_caught_up));
         }
     };
@@ -471,7 +472,7 @@ jobs: [{name: busy, schedule: '* * * * *', overlap: allow_all, catchup: all, pro
     bench.claims("2026-05-04T00:05:00Z").await;
     start(&mut bench);
     // The slot of 00:05 is still active when the first of the caught-up runs ends.
-    bench.supervisor.queue.ended("busy", true);
+    bench.supervisor.queue.ended(&name("busy"), true);
     start(&mut bench);
     let started = [("01", true), ("05", false), ("02", true)];
     assert_eq!(minutes, started.map(|(minute, caught_up)| (minute.to_owned(), caught_up)));
@@ -545,7 +546,7 @@ async fn a_reload_supersedes_the_slots_that_wait() {
     };
     reload(&mut bench, jobs("* * * * *", "allow_all")).await;
     let second = bench.supervisor.queue.start().unwrap();
-    assert_eq!(second.facts.scheduled_for, Some(at("2026-05-04T00:02:00Z")));
+    assert_eq!(second.origin.due_at(), Some(at("2026-05-04T00:02:00Z")));
     reload(&mut bench, jobs("30 * * * *", "skip")).await;
     assert_eq!(bench.supervisor.queue.len(), 0);
     let states: Vec<String> = bench.slots().await.into_iter().map(|row| row.2).collect();
@@ -632,12 +633,8 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, 
     first.claims("2026-05-04T01:00:00Z").await;
     let run = first.supervisor.queue.start().unwrap();
     let now = at("2026-05-04T01:00:00Z");
-    let failed = retries::FailedRun {
-        facts: run.facts,
-        request: run.request,
-        stop_reason: StopReason::MaxIterations,
-    };
-    assert!(first.supervisor.retry("j", &run.run_id, failed, now).await);
+    let failed = retries::FailedRun { origin: run.origin, stop_reason: StopReason::MaxIterations };
+    assert!(first.supervisor.retry(&name("j"), &run.run_id, failed, now).await);
     let begins_at = |bench: &Bench| -> Vec<String> {
         let waiting = bench.supervisor.retries.keys();
         waiting.map(|(at, _)| at.format("%H:%M").to_string()).collect()
@@ -653,7 +650,7 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, 
     let third = bench(JOBS, "2026-05-04T04:20:00Z", temp).await;
     assert!(third.supervisor.retries.is_empty());
     let slots = third.supervisor.parts.ledger.read(|reader| reader.slots(None, None, None)).await;
-    let slot = slots.unwrap().into_iter().find(|slot| slot.epoch == 0).unwrap();
+    let slot = slots.unwrap().into_iter().find(|slot| slot.epoch == Epoch::FIRST).unwrap();
     let reason = "attempt 2 did not begin: the daemon was down; decided 4h late, outside the catch-up window of 1h";
     assert_eq!((slot.state.as_str(), slot.reason.as_str()), ("missed", reason));
 }
@@ -666,7 +663,7 @@ async fn consecutive_failures_pause_a_job() {
     let now = at("2026-05-04T12:00:00Z");
     let ended = async |bench: &mut Bench, outcome, stop_reason| {
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
-        bench.supervisor.record_end("j".into(), run_id, (outcome, stop_reason), now).await;
+        bench.supervisor.record_end(name("j"), run_id, (outcome, stop_reason), now).await;
         bench.supervisor.pauses.contains("j")
     };
     use crate::domain::Outcome::{Failed, Interrupted, Succeeded};
@@ -764,7 +761,7 @@ async fn a_clock_that_is_wrong_for_a_moment_decides_nothing() {
         bench.supervisor.tick().await;
         assert_eq!(bench.slots().await, []);
     }
-    assert_eq!(bench.supervisor.epoch, 0);
+    assert_eq!(bench.supervisor.epoch, Epoch::FIRST);
     assert_eq!(bench.supervisor.last_seen, at("2026-05-04T00:32:00Z"));
     bench.claims("2026-05-04T01:00:00Z").await;
     assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "queued")]));
@@ -791,7 +788,7 @@ async fn failed_and_missed_slots_run_again_on_request() {
     for (due, outcome) in [("10", Outcome::Failed), ("11", Outcome::Succeeded)] {
         let due = format!("2026-05-04T{due}:00:00Z");
         first.claims(&due).await;
-        let run = RunSummary::queued(&first.supervisor.queue.iter().next().unwrap().as_queued());
+        let run = RunSummary::queued(&first.supervisor.queue.iter().next().unwrap().to_row(None));
         let row = RunSummary { started_at: Some(due.clone()), outcome: Some(outcome), ..run };
         first.supervisor.parts.host.index.get().await.unwrap().take(row).await.unwrap();
         first.goes(&due).await;
@@ -812,7 +809,7 @@ async fn failed_and_missed_slots_run_again_on_request() {
     let again =
         ["04 10:00 queued", "04 11:00 ran", "04 12:00 queued", "04 13:00 queued", "04 14:00 ran"];
     assert_eq!(states(&first).await, again);
-    assert!(first.supervisor.queue.iter().all(|run| run.facts.trigger == Trigger::Backfill));
+    assert!(first.supervisor.queue.iter().all(|run| run.origin.trigger == Trigger::Backfill));
     assert_eq!(first.supervisor.queue.ready(), 1, "they run one after another");
     assert!(first.is_sound().await);
     drop(first);
@@ -883,9 +880,10 @@ async fn a_requested_run_survives_a_restart_unless_it_is_too_late_or_cannot_be_r
     let by = Some(crate::domain::Person { uid: 7, user: "ann".to_owned() });
     let mut run_ids = Vec::new();
     for prompt in ["first", "second", "damaged"] {
-        let (job, prompt, by) = ("hourly".to_owned(), Some(prompt.to_owned()), by.clone());
-        let request = RunRequest { job, prompt, plan: true, by, ..RunRequest::default() };
-        run_ids.push(first.supervisor.enqueue(request).await.unwrap().run_id);
+        let prompt = Some(prompt.to_owned());
+        let request = RunRequest { prompt, plan: true, ..RunRequest::default() };
+        let origin = Origin::manual(request, by.clone());
+        run_ids.push(first.supervisor.enqueue("hourly".into(), origin).await.unwrap().run_id);
     }
     let damaged = run_ids.pop().unwrap();
     run_ids.sort();
@@ -894,15 +892,23 @@ async fn a_requested_run_survives_a_restart_unless_it_is_too_late_or_cannot_be_r
     let cut = "UPDATE queue SET request = substr(request, 1, 9) WHERE run_id = ?1";
     other.execute(cut, [damaged.as_str()]).unwrap();
     drop(other);
+    // The start of the daemon does this before it reads the queue.
+    let state = temp.path().join("state");
+    let ledger = Ledger::open(&state, None).unwrap().0;
+    let now = at("2026-05-04T11:20:00Z");
+    let found = ledger.set_unreadable_aside(StateDir::new(&state), now).await.unwrap();
+    assert_eq!(found.len(), 1, "{found:?}");
+    drop(ledger);
     let mut second = bench(HOURLY, "2026-05-04T11:20:00Z", temp.clone()).await;
     let waiting: Vec<_> = second.supervisor.queue.iter().collect();
     assert_eq!(waiting.iter().map(|run| run.run_id.clone()).collect::<Vec<_>>(), run_ids);
-    assert!(waiting.iter().all(|run| run.request.plan && run.request.prompt.is_some()));
-    assert!(waiting.iter().all(|run| run.facts.by == by && run.facts.trigger == Trigger::Manual));
+    let request = |run: &&Waiting| run.origin.request.clone().unwrap();
+    assert!(waiting.iter().map(request).all(|request| request.plan && request.prompt.is_some()));
+    assert!(waiting.iter().all(|run| run.origin.by == by && run.origin.trigger == Trigger::Manual));
     let why = async |bench: &Bench, run_id: &RunId| {
         let queue = bench.supervisor.parts.ledger.read(|reader| reader.queue()).await.unwrap();
         let run = queue.into_iter().find(|run| run.run_id == *run_id).unwrap();
-        run.ended.map(|(_, _, reason)| reason).unwrap_or_default()
+        run.ended.map(|ended| ended.reason).unwrap_or_default()
     };
     assert!(why(&second, &damaged).await.contains("cannot be read"));
     // A stop leaves them in the queue too.
@@ -927,7 +933,7 @@ async fn a_backfill_runs_each_due_time_once_and_survives_a_restart() {
     let all = ("2026-05-04T09:00:00Z", "2026-05-04T12:30:00Z");
     assert_eq!(backfilled(&mut first, all.0, all.1).await, Ok(3), "12:00 has its slot");
     assert_eq!(backfilled(&mut first, all.0, all.1).await, Ok(0), "each due time runs once");
-    let triggers: Vec<_> = first.supervisor.queue.iter().map(|run| run.facts.trigger).collect();
+    let triggers: Vec<_> = first.supervisor.queue.iter().map(|run| run.origin.trigger).collect();
     assert_eq!(triggers, [Trigger::Backfill; 3]);
     assert_eq!(first.supervisor.queue.ready(), 1, "they run one after another");
     let invalid = |answer: Result<usize, CommandError>| match answer {
@@ -1034,13 +1040,13 @@ jobs:
     first.starts_nothing();
     first.claims("2026-05-04T10:30:00Z").await;
     first.claims("2026-05-04T11:00:00Z").await;
-    let request = RunRequest { job: "hand".to_owned(), ..RunRequest::default() };
-    first.supervisor.enqueue(request).await.unwrap();
+    let origin = Origin::manual(RunRequest::default(), None);
+    first.supervisor.enqueue("hand".into(), origin).await.unwrap();
     let config = Config::clone(&first.supervisor.config.borrow());
     first.reloads(config).await;
     let order = |bench: &mut Bench| {
         let started = std::iter::from_fn(|| bench.supervisor.queue.start());
-        started.map(|run| run.job).collect::<Vec<String>>()
+        started.map(|run| run.job.to_string()).collect::<Vec<String>>()
     };
     assert_eq!(order(&mut first), ["z", "a", "hand"]);
     drop(first);
@@ -1127,7 +1133,7 @@ async fn a_decision_that_cannot_be_written_to_the_ledger_is_written_later() {
     let other = rusqlite::Connection::open(temp.path().join("state/ledger.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let end = (crate::domain::Outcome::Failed, StopReason::MaxIterations);
-    bench.supervisor.record_end("hourly".to_owned(), run_id.clone(), end, now).await;
+    bench.supervisor.record_end(name("hourly"), run_id.clone(), end, now).await;
     assert!(bench.supervisor.is_unwritten(&run_id) && bench.supervisor.disk_fault.is_some());
     let manual = RunId::from_ulid(ulid::Ulid::from_parts(1, 1));
     bench.supervisor.give_up(vec![manual.clone()], "a person had cancelled it").await;
@@ -1153,16 +1159,16 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
     let other = rusqlite::Connection::open(temp.path().join("state/ledger.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
     let stop_reason = StopReason::MaxIterations;
-    let failed = retries::FailedRun { facts: run.facts, request: run.request, stop_reason };
+    let failed = retries::FailedRun { origin: run.origin, stop_reason };
     let now = at("2026-05-04T01:00:00Z");
-    assert!(bench.supervisor.retry("j", &run.run_id, failed, now).await);
+    assert!(bench.supervisor.retry(&name("j"), &run.run_id, failed, now).await);
     let next = bench.supervisor.retries.keys().next().unwrap().1.clone();
     let cancelled = bench.supervisor.cancel(&next, None).await;
     assert!(matches!(cancelled, Err(CommandError::NotCancelled(_))), "{cancelled:?}");
     other.execute_batch("ROLLBACK").unwrap();
     assert!(bench.supervisor.is_unwritten(&run.run_id) && bench.supervisor.write_again().await);
     let slots = bench.supervisor.parts.ledger.read(|reader| reader.open_slots()).await.unwrap();
-    assert_eq!(slots[0].run_id.as_deref(), Some(next.as_str()));
+    assert_eq!(slots[0].run_id, next);
 }
 
 #[tokio::test]
@@ -1174,12 +1180,11 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
         let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp()).await;
         bench.claims("2026-05-04T01:00:00Z").await;
         let supervisor = &mut bench.supervisor;
-        let Waiting { run_id, job, facts, request, is_caught_up, .. } =
-            supervisor.queue.start().unwrap();
+        let Waiting { run_id, job, origin, is_caught_up, .. } = supervisor.queue.start().unwrap();
         let stop = is_cancelled.then(|| StopReason::Cancelled.into());
         let (stop, _) = watch::channel(stop);
         let model = String::new();
-        let active = Active { job, model, is_caught_up, is_resumed: false, facts, request, stop };
+        let active = Active { job, model, is_caught_up, is_resumed: false, origin, stop };
         supervisor.active.insert(run_id.clone(), active);
         let end = crate::domain::SessionEnd {
             outcome: crate::domain::Outcome::Failed,
@@ -1189,9 +1194,7 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
         let ended = Ended {
             run_id: run_id.clone(),
             end: crate::text::redact::Redactor::default().clean(end, |_, _| {}),
-            recorded: true,
-            unsettled: None,
-            is_suspended: false,
+            exit: crate::run::RunExit::Complete,
             has_started_change: false,
             row: None,
         };
@@ -1239,9 +1242,9 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, 
     let run = bench.supervisor.queue.start().unwrap();
     *bench.clock.0.lock().unwrap() = at("2038-05-04T01:00:05Z");
     let stop_reason = StopReason::MaxIterations;
-    let failed = retries::FailedRun { facts: run.facts, request: run.request, stop_reason };
+    let failed = retries::FailedRun { origin: run.origin, stop_reason };
     let ended_at = bench.clock.now();
-    assert!(bench.supervisor.retry("j", &run.run_id, failed, ended_at).await);
+    assert!(bench.supervisor.retry(&name("j"), &run.run_id, failed, ended_at).await);
     let begins_at = bench.supervisor.retries.keys().next().unwrap().0;
     assert_eq!(begins_at, at("2026-05-04T01:10:00Z"));
 }

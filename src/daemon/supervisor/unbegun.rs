@@ -9,18 +9,17 @@ use super::Supervisor;
 use super::queue::{Waiting, WaitsFor};
 use super::slots::waits_for;
 use crate::config::{Catchup, Job};
-use crate::daemon::command::RunRequest;
 use crate::daemon::disposition::ON_TIME;
-use crate::domain::{RunId, StopReason};
-use crate::run::{RunError, TriggerFacts};
+use crate::domain::{JobName, Origin, RunId, StopReason};
+use crate::run::RunError;
 use crate::store::{EndedRuns, SlotState};
 
 /// A run that could not be recorded.
 pub(super) struct UnrecordedRun {
     pub(super) run_id: RunId,
-    pub(super) job: String,
-    /// The queue entry with which the run can begin again; `None` if it was cancelled.
-    pub(super) again: Option<(TriggerFacts, RunRequest)>,
+    pub(super) job: JobName,
+    /// The origin with which the run can begin again; `None` if it was cancelled.
+    pub(super) again: Option<Origin>,
     pub(super) is_caught_up: bool,
 }
 
@@ -33,7 +32,7 @@ impl Supervisor {
         error: &RunError,
         now: DateTime<Utc>,
     ) {
-        tracing::error!(job = run.job, run_id = %run.run_id, %error, "failed to record a run");
+        tracing::error!(job = run.job.as_str(), run_id = %run.run_id, %error, "failed to record a run");
         self.disk_failed(error);
         if error.is_disk_fault()
             && let Some(waiting) = self.waiting_again(&run, now)
@@ -63,30 +62,22 @@ impl Supervisor {
     /// Returns the run for the queue; `None` if it has begun, must not begin any more, or has waited for
     /// longer than its job catches up.
     fn waiting_again(&self, run: &UnrecordedRun, now: DateTime<Utc>) -> Option<Waiting> {
-        let (facts, request) = run.again.clone()?;
+        let origin = run.again.clone()?;
         if self.stopping.is_some() || self.parts.host.state.has_begun(&run.run_id) {
             return None;
         }
         let config = self.config.borrow();
-        let job = config.jobs.get(run.job.as_str())?;
+        let job = config.jobs.get(&run.job)?;
         let waited = (now - run.run_id.made_at()?).to_std();
         if waited.is_ok_and(|waited| waited > window(job)) {
             return None;
         }
-        let waits_for = match facts.scheduled_for {
-            Some(_) => waits_for(job, facts.trigger, run.is_caught_up),
+        let waits_for = match origin.slot {
+            Some(_) => waits_for(job, origin.trigger, run.is_caught_up),
             None => WaitsFor::Nothing,
         };
-        Some(Waiting {
-            run_id: run.run_id.clone(),
-            job: run.job.clone(),
-            facts,
-            request,
-            waits_for,
-            is_caught_up: run.is_caught_up,
-            resumed: None,
-            arrival: None,
-        })
+        let (run_id, job) = (run.run_id.clone(), run.job.clone());
+        Some(Waiting::new(run_id, job, origin, waits_for, run.is_caught_up))
     }
 
     /// Removes what a run left that did not begin; returns whether it is gone.

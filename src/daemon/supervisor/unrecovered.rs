@@ -11,7 +11,7 @@ use tokio::time::Instant;
 use super::Supervisor;
 use super::queue::Waiting;
 use crate::daemon::recovery::{Recovered, Recovery, end_panicked, recover_again};
-use crate::domain::{Outcome, RunId, Stop, StopReason};
+use crate::domain::{JobName, Outcome, RunId, Stop, StopReason};
 use crate::store::{EndedRuns, SlotState};
 use crate::text::redact::Redactor;
 
@@ -33,7 +33,7 @@ pub(super) struct OpenRun {
     /// Why it could neither continue nor end.
     pub(super) why: String,
     /// Its job, which counts as busy; `None` if the run will not continue.
-    pub(super) job: Option<String>,
+    pub(super) job: Option<JobName>,
     /// Whether it belongs to the schedule, so that a newer run may replace it. True if unknown.
     is_replaceable: bool,
     /// Whether its transcript has its last line.
@@ -100,7 +100,7 @@ impl Unrecovered {
     /// Returns the runs of a job that may continue.
     pub(super) fn of_job(&self, job: Option<&str>) -> Vec<RunId> {
         let runs = self.runs.iter().filter(|(_, run)| match (job, &run.job) {
-            (Some(wanted), Some(of)) => wanted == of,
+            (Some(wanted), Some(of)) => wanted == of.as_str(),
             (None, of) => of.is_some(),
             (Some(_), None) => false,
         });
@@ -113,6 +113,7 @@ impl Supervisor {
     /// continued or ended.
     pub(super) fn add_unrecovered(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
         let job = self.parts.host.state.job_of_open(&run_id);
+        let job = job.and_then(|job| JobName::parse(&job).ok());
         self.add_open(run_id, why, (job, false));
     }
 
@@ -127,7 +128,7 @@ impl Supervisor {
         &mut self,
         run_id: RunId,
         why: &dyn std::fmt::Display,
-        (job, has_ended): (Option<String>, bool),
+        (job, has_ended): (Option<JobName>, bool),
     ) {
         let after = self.unrecovered.count(&run_id);
         let why = why.to_string();
@@ -241,12 +242,13 @@ impl Supervisor {
             return;
         }
         let id = run_id.clone();
-        let slot = self.parts.ledger.read(move |reader| reader.open_slot_of(id.as_str())).await;
+        let slot = self.parts.ledger.read(move |reader| reader.open_slot_of(&id)).await;
         match slot {
             Ok(None) => {}
             Ok(Some(slot)) => match self.end_of(&run_id) {
                 Some(end) => {
-                    self.record_end(slot.job, run_id, (end.outcome, end.stop_reason), now).await;
+                    self.record_end(slot.key.job, run_id, (end.outcome, end.stop_reason), now)
+                        .await;
                 }
                 None => self.end_unbegun(run_id, now).await,
             },
@@ -262,8 +264,8 @@ impl Supervisor {
     }
 
     /// Ends a run whose task panicked.
-    pub(super) async fn on_panic(&mut self, job: String, run_id: RunId, now: DateTime<Utc>) {
-        tracing::error!(job, %run_id, "a run panicked");
+    pub(super) async fn on_panic(&mut self, job: JobName, run_id: RunId, now: DateTime<Utc>) {
+        tracing::error!(job = job.as_str(), %run_id, "a run panicked");
         self.last_outcomes.insert(job.clone(), false);
         let redactor = self.redactor();
         match end_panicked(&self.parts.host, &run_id, &redactor).await {

@@ -325,6 +325,17 @@ fn case() -> impl Strategy<Value = Case> {
         )
 }
 
+/// Returns an event as earlier versions wrote it: without the facts that only its text told.
+fn older(event: &Event) -> Event {
+    let mut event = event.clone();
+    match &mut event {
+        Event::UserInput { reason, .. } | Event::Error { reason, .. } => *reason = None,
+        Event::Warning { model, call_id, .. } => (*model, *call_id) = (None, None),
+        _ => {}
+    }
+    event
+}
+
 fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
 }
@@ -388,6 +399,19 @@ proptest! {
         for cut in 1..=whole.events.len() {
             let resumed = runtime().block_on(case.play_knowing(&whole.events[..cut], &dear, window));
             prop_assert!(resumed.result.is_ok(), "cut after {}: {:?}", cut, resumed.result.err());
+        }
+    }
+
+    #[test]
+    fn a_session_that_an_earlier_version_recorded_resumes_with_the_same_history(case in case()) {
+        let whole = runtime().block_on(case.play(&[]));
+        let events: Vec<Event> = whole.events.iter().map(older).collect();
+        for cut in 1..=events.len() {
+            let Played { result, seen, .. } = runtime().block_on(case.play(&events[..cut]));
+            prop_assert!(result.is_ok(), "cut after {}: {:?}", cut, result.err());
+            if !seen.is_empty() && unknown(&events[..cut]).is_empty() {
+                prop_assert_eq!(&seen, &whole.seen, "cut after {}", cut);
+            }
         }
     }
 }
