@@ -174,6 +174,33 @@ fn a_default_for_what_cannot_be_read_has_a_reason() {
     assert_eq!(wrong, Vec::<String>::new(), "end the thing with a reason, or give one in the list");
 }
 
+/// Files that look for events in a transcript: to continue a run, or to show it to people. The folder
+/// `store` reads transcripts too.
+const SEARCHERS: &[&str] =
+    &["agent/rebuild.rs", "agent/recorded.rs", "cli/show.rs", "run/history.rs", "server/follow.rs"];
+
+#[test]
+fn a_transcript_is_searched_in_one_place() {
+    let pattern = regex::Regex::new(
+        r"\[Event\]|\[ReadLine\]|Vec<Event>|Vec<ReadLine>|read_lines|raw_lines|(filter_map|and_then)\(known\)|events\.iter\(\)",
+    )
+    .unwrap();
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let is_reader =
+            ["cli", "daemon", "run", "server"].iter().any(|folder| path.starts_with(folder));
+        let is_searcher = SEARCHERS.iter().any(|file| path == Path::new(file));
+        if !is_reader || is_searcher || path.components().any(|part| part.as_os_str() == "tests") {
+            continue;
+        }
+        let lines = code(&path, &text).into_iter().filter(|(_, line)| pattern.is_match(line));
+        wrong.extend(
+            lines.map(|(at, line)| format!("src/{}:{at}: {}", path.display(), line.trim())),
+        );
+    }
+    assert_eq!(wrong, Vec::<String>::new(), "ask `RunHistory` instead");
+}
+
 #[test]
 fn the_loop_has_no_io() {
     let forbidden = [

@@ -12,6 +12,7 @@ mod machine;
 mod model;
 mod prompt;
 mod rebuild;
+mod recorded;
 mod repetition;
 mod rules;
 mod session;
@@ -32,9 +33,10 @@ pub use model::{
     Claim, DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
 pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
-pub use rebuild::{RebuildError, Rebuilt, RecordedStart, Sources, rebuild};
+pub use rebuild::{RebuildError, Rebuilt, Sources, rebuild};
+pub use recorded::{RecordedStart, last_model};
 pub use rules::{ModelFacts, Rules};
-pub use session::{ModelInUse, Session, SessionParts, SessionResult, last_model};
+pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError, Unrecorded};
 pub use stop::{StopSignal, outer_limit};

@@ -14,6 +14,7 @@ use super::counters::{BrokenOff, Charge};
 use super::dispatch::{CallOutcome, Planned, Settled};
 use super::machine::{Action, Input, Machine};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
+use super::recorded::RecordedStart;
 use super::rules::ModelFacts;
 use super::stop::BUDGET;
 use super::tool::CallOutput;
@@ -27,51 +28,6 @@ use crate::domain::{
 
 /// Codes of the warnings that the machine itself makes.
 const MACHINE_WARNINGS: &[&str] = &["context_window"];
-
-/// What the transcript of a session says about its start.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct RecordedStart {
-    /// The system prompt.
-    pub system: String,
-    /// Length in bytes of the prefix that is the same in every run of the job.
-    pub stable: usize,
-    /// The input about the repository, if there was one.
-    pub repository: Option<String>,
-    /// The task; `None` if the transcript ends before it.
-    pub task: Option<String>,
-}
-
-impl RecordedStart {
-    /// Tells whether the transcript ends before the input about the repository, if there is to be
-    /// one.
-    #[must_use]
-    pub fn lacks_repository(&self) -> bool {
-        self.repository.is_none() && self.task.is_none()
-    }
-}
-
-impl RecordedStart {
-    /// Returns the start of the session in a transcript; `None` if the transcript ends before it.
-    #[must_use]
-    pub fn find(events: &[Event]) -> Option<Self> {
-        let (system, stable) = events.iter().find_map(|event| match event {
-            Event::SystemPrompt { text, stable_bytes } => Some((text.clone(), *stable_bytes)),
-            _ => None,
-        })?;
-        let input = |wanted: InputSource| {
-            events.iter().find_map(|event| match event {
-                Event::UserInput { text, source, .. } if *source == wanted => Some(text.clone()),
-                _ => None,
-            })
-        };
-        Some(Self {
-            system,
-            stable: usize::try_from(stable).unwrap_or(0),
-            repository: input(InputSource::Repository),
-            task: input(InputSource::Job),
-        })
-    }
-}
 
 /// Why a session cannot be rebuilt.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

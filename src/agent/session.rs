@@ -37,16 +37,6 @@ const RETRY_PAUSE: (Duration, Duration) = (Duration::from_millis(500), Duration:
 /// llama.cpp needs a minute or two for a large model.
 const LOADING: (Duration, Duration) = (Duration::from_secs(120), Duration::from_secs(2));
 
-/// Returns the name of the model that a recorded session used last, or to which it fell back.
-#[must_use]
-pub fn last_model(events: &[Event]) -> Option<&str> {
-    events.iter().rev().find_map(|event| match event {
-        Event::AssistantTextEnd { model, .. } => model.as_deref(),
-        Event::Warning { model, .. } => model.as_deref(),
-        _ => None,
-    })
-}
-
 /// The parts of a session.
 pub struct SessionParts {
     /// The machine that decides.

@@ -11,10 +11,10 @@ use crate::clock::{Clock, SystemClock};
 use crate::config::{
     Config, ConfigError, Dirs, Environment, FileSet, Job, Loaded, SecretsMode, Trust, load,
 };
-use crate::domain::{Event, RunId};
-use crate::run::{Approvals, Host};
+use crate::domain::RunId;
+use crate::run::{Approvals, Host, RunHistory};
 use crate::sinks::Observers;
-use crate::store::{ReadLine, RunDir, StateDir, known, read_lines};
+use crate::store::{RunDir, StateDir};
 use crate::text::suggest::nearest;
 
 #[derive(Clone)]
@@ -204,9 +204,5 @@ impl Context {
 }
 
 fn job_of(transcript: &Path) -> Option<String> {
-    let first: ReadLine = read_lines(transcript).ok()?.next()?.ok()?;
-    match known(&first) {
-        Some(Event::SessionStart(start)) => Some(start.job.clone()),
-        _ => None,
-    }
+    RunHistory::read_start(transcript).map(|start| start.job)
 }

@@ -12,17 +12,12 @@ use super::error::CliError;
 use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
-use crate::daemon::{
-    Parts, Signals, Supervisor, load_stable, log_warnings, recover, repair_index, restore_ledger,
-    watch_files,
-};
-use crate::domain::RunId;
+use crate::daemon::{Parts, Signals, Supervisor, inherit, load_stable, log_warnings, watch_files};
 use crate::process::ControlGroups;
-use crate::run::{Approvals, Host, is_disk_fault, release_abandoned, short_stop_timeout};
+use crate::run::{Approvals, Host, is_disk_fault, short_stop_timeout};
 use crate::server::{Api, router, serve as serve_socket, socket_path};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, SharedIndex, SharedLedger, StateDir, StateLock};
-use crate::text::redact::Redactor;
 
 pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
     match begin(context).await {
@@ -186,64 +181,25 @@ impl Daemon {
         let failed = |what: &str, error: &dyn std::fmt::Display| {
             CliError::failed(format!("{what}: {error}"))
         };
-        let mut degraded = Vec::new();
         let root = host.state.root().to_path_buf();
         let (ledger, found) = Ledger::open(&root, Some(lock))
             .map_err(|error| failed("cannot open the ledger", &error))?;
-        if let Some(aside) = &found.aside {
+        let aside = found.aside.as_ref().map(|aside| {
             let reason = format!("the ledger was damaged and moved to {}", aside.display());
             tracing::error!(reason);
-            degraded.push(reason);
-        }
+            reason
+        });
         let (index, owes_rebuild) = Index::open(&root, Some(lock))
             .map_err(|error| failed("cannot open the index", &error))?;
-        let redactor = Redactor::new(&config.secrets);
         let host = Host {
             ledger: SharedLedger::opened(&root, ledger.clone()),
             index: SharedIndex::opened(&host.state, index.clone()),
             ..host
         };
-        let recovery = recover(&host, &redactor)
-            .await
-            .map_err(|error| failed("cannot recover open runs", &error))?;
-        release_abandoned(&host)
-            .await
-            .map_err(|error| failed("cannot settle the daily budgets", &error))?;
-        if let Some(groups) = host.groups.clone() {
-            let state = host.state.clone();
-            let is_ours = move |run_id: &str| {
-                RunId::parse(run_id).is_ok_and(|run_id| state.find_run(&run_id).is_some())
-            };
-            let left = tokio::task::spawn_blocking(move || groups.end_orphans(is_ours)).await;
-            if let Ok(left @ 1..) = left {
-                tracing::warn!(
-                    left,
-                    "killed orphaned processes in the control groups of the previous daemon's runs"
-                );
-            }
-        }
-        for run in &recovery.resumable {
-            tracing::warn!(run_id = %run.spec.run_id, job = %run.spec.job.name, "the daemon stopped during a run; the run continues");
-        }
-        for run in recovery.ended.iter().filter(|run| run.began && !run.had_ended) {
-            tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "marked a run as interrupted: its process had died");
-        }
-        if owes_rebuild || recovery.owes_rebuild {
-            index
-                .rebuild(host.state.clone())
-                .await
-                .map_err(|error| failed("cannot rebuild the index", &error))?;
-        } else {
-            let added = repair_index(&host).await;
-            let added = added.map_err(|error| failed("cannot repair the index", &error))?;
-            if added > 0 {
-                tracing::warn!(added, "added runs that were missing in the index");
-            }
-        }
-        let restored = restore_ledger(&host, &config, &recovery.resumable, &found).await;
-        let restored = restored.map_err(|error| failed("cannot restore the ledger", &error))?;
-        degraded.extend(restored.problems);
-        degraded.extend(recovery.unreadable);
+        let inherited = inherit(&host, &config, &found, owes_rebuild).await;
+        let mut inherited = inherited.map_err(|error| CliError::failed(error.to_string()))?;
+        // What was moved aside comes first.
+        inherited.problems.splice(0..0, aside);
         let clock: Arc<dyn Clock> = host.clock.clone();
         let (state, observers) = (host.state.clone(), host.observers.clone());
         let disk: Arc<dyn Fn() -> Loaded + Send + Sync> = Arc::from(reload);
@@ -253,10 +209,7 @@ impl Daemon {
             config,
             ledger,
             reload: Box::new(move || load_stable(&*again)),
-            degraded,
-            resumable: recovery.resumable,
-            unrecovered: recovery.failed,
-            recorded_until: restored.recorded_until,
+            inherited,
             watchdog: sd_notify::watchdog_enabled(),
         };
         let (supervisor, handle) = Supervisor::new(parts)

@@ -17,9 +17,7 @@ mod watch;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, BackfillScope, Command, CommandError, Started};
-pub use recovery::{
-    Recovered, Recovery, Restored, Resumable, recover, repair_index, restore_ledger,
-};
+pub use recovery::{Inheritance, Resumable, StartError, inherit};
 pub use signals::Signals;
 pub use supervisor::{Handle, Parts, Supervisor, log_warnings};
 pub use views::{

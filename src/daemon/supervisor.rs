@@ -38,7 +38,7 @@ use tokio::time::Instant;
 
 use super::command::{Command, CommandError, Started};
 use super::disposition::Cause;
-use super::recovery::Resumable;
+use super::recovery::Inheritance;
 use super::ticker::{DueTime, Ticker};
 use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
@@ -95,14 +95,8 @@ pub struct Parts {
     pub ledger: Ledger,
     /// Reloads the configuration from disk.
     pub reload: Box<dyn Fn() -> Loaded + Send + Sync>,
-    /// The runs that continue after the previous daemon died or stopped.
-    pub resumable: Vec<Resumable>,
-    /// The open runs that can neither continue nor end yet, and why.
-    pub unrecovered: BTreeMap<RunId, String>,
-    /// For each job, the newest due time of a run that an older ledger lacked.
-    pub recorded_until: BTreeMap<JobName, DateTime<Utc>>,
-    /// Problems known at startup; `status` reports them.
-    pub degraded: Vec<String>,
+    /// What the previous daemon left.
+    pub inherited: Inheritance,
     /// The watchdog timeout of systemd; `None` disables the messages to the watchdog.
     pub watchdog: Option<Duration>,
 }
@@ -256,10 +250,10 @@ impl Supervisor {
             parts,
         };
         // They go first in the queue.
-        for run in std::mem::take(&mut supervisor.parts.resumable) {
+        for run in std::mem::take(&mut supervisor.parts.inherited.resumable) {
             supervisor.queue.push(Waiting::resumed(run));
         }
-        for (run_id, why) in std::mem::take(&mut supervisor.parts.unrecovered) {
+        for (run_id, why) in std::mem::take(&mut supervisor.parts.inherited.failed) {
             supervisor.add_unrecovered(run_id, &why);
         }
         // A run that could not be recovered may have waited through earlier downtimes.

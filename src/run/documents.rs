@@ -14,12 +14,13 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{OFlags, ResolveFlags};
 use sha2::{Digest as _, Sha256};
 
+use super::history::RunHistory;
 use super::host::Host;
 use super::project::Owner;
 use super::spec::RunSpec;
-use crate::domain::{Event, ProjectDocument, RunId};
+use crate::domain::{ProjectDocument, RunId};
 use crate::process::{open_beneath, path_of, real_path};
-use crate::store::{ReadEvent, RunFilter, known, read_lines};
+use crate::store::RunFilter;
 use crate::text::escape;
 use crate::text::redact::Redactor;
 
@@ -266,11 +267,7 @@ async fn last_documents(spec: &RunSpec, host: &Host) -> Option<(String, Vec<Proj
 
 fn documents_of(host: &Host, run_id: &str) -> Option<Vec<ProjectDocument>> {
     let run = host.state.find_run(&RunId::parse(run_id).ok()?)?;
-    let first = read_lines::<ReadEvent>(&run.transcript()).ok()?.next()?.ok()?;
-    match known(&first)? {
-        Event::SessionStart(start) => start.documents.clone(),
-        _ => None,
-    }
+    RunHistory::read_start(&run.transcript())?.documents
 }
 
 #[cfg(test)]

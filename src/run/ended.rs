@@ -1,14 +1,11 @@
 //! The end of a run: its last line, with secrets removed.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use crate::agent::{End, SessionResult};
-use crate::domain::{
-    CallId, Category, Event, Outcome, Person, RunId, SessionEnd, StopReason, Usage,
-};
+use crate::domain::{Outcome, Person, RunId, SessionEnd, StopReason, Usage};
 use crate::store::RunSummary;
 use crate::text::json::check_values;
 use crate::text::redact::{Redacted, Redactor};
@@ -63,46 +60,6 @@ impl Ended {
             error: Some(error.to_owned()),
         }
     }
-}
-
-/// Returns the names of the tools that started.
-pub fn tools_used<'a>(events: impl Iterator<Item = &'a Event>) -> BTreeSet<String> {
-    let starts = events.filter_map(|event| match event {
-        Event::ToolCallStart(start) => Some(start.name.clone()),
-        _ => None,
-    });
-    starts.collect()
-}
-
-/// The code of the warning about a call whose effect is unknown.
-const EFFECT_UNKNOWN: &str = "effect_unknown";
-
-/// Returns a warning for each write or admin call that has started and has no result. We cannot
-/// know whether it took effect. Leaves out the calls about which `events` already warn.
-pub fn unknown_effects<'a>(events: impl Iterator<Item = &'a Event>) -> Vec<Event> {
-    let (mut open, mut known) = (BTreeSet::new(), BTreeSet::new());
-    for event in events {
-        match event {
-            Event::ToolCallStart(start) if start.category != Category::Read => {
-                open.insert(&start.call_id);
-            }
-            Event::ToolCallEnd(end) => drop(open.remove(&end.call_id)),
-            Event::Warning { code, call_id: Some(call_id), .. } if code == EFFECT_UNKNOWN => {
-                known.insert(call_id);
-            }
-            _ => {}
-        }
-    }
-    let warning = |call_id: &CallId| {
-        let message =
-            format!("the run was cut off during the call {call_id}; its effect is unknown");
-        let mut warning = Event::warning(EFFECT_UNKNOWN, message);
-        if let Event::Warning { call_id: of, .. } = &mut warning {
-            *of = Some(call_id.clone());
-        }
-        warning
-    };
-    open.difference(&known).copied().map(warning).collect()
 }
 
 /// Returns the result of a run that has no session, or whose session panicked: all counters are

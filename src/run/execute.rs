@@ -9,6 +9,7 @@ use super::budget::release_unbegun;
 use super::check::no_answer_item;
 use super::documents::change_warnings;
 use super::ended::{Ended, ended_early};
+use super::history::{PreflightRecord, RunHistory};
 use super::host::{Host, RunError};
 use super::models::models;
 use super::precheck::{Prechecked, precheck};
@@ -80,24 +81,26 @@ async fn execute_new(
         let message = format!("the kernel cannot fully sandbox tools: {error}");
         scope.record(Event::warning("sandbox", message)).await?;
     }
-    let result = begin_work(&mut scope, &documents.text, &[]).await?;
+    let result = begin_work(&mut scope, &documents.text, None).await?;
     Ok(conclude(scope, result).await)
 }
 
 /// Evaluates the checklist, unless a resumed run has done so, and the precheck, then runs the
-/// session. `events` are the events of a resumed run.
+/// session. `history` is that of a resumed run.
 pub(super) async fn begin_work(
     scope: &mut RunScope,
     documents: &str,
-    events: &[Event],
+    history: Option<&RunHistory>,
 ) -> Result<SessionResult, RunError> {
     let found = scope.connect().await;
     if scope.is_suspending() {
         return Ok(suspended());
     }
-    match PreflightRecord::of(events) {
-        PreflightRecord::Passed => return Ok(check_and_run(scope, documents, events).await),
-        PreflightRecord::Failed(why) => return Ok(ended_early(StopReason::PreflightFailed, why)),
+    match history.map_or(&PreflightRecord::Unknown, |history| &history.preflight) {
+        PreflightRecord::Passed => return Ok(check_and_run(scope, documents, history).await),
+        PreflightRecord::Failed(items) => {
+            return Ok(ended_early(StopReason::PreflightFailed, failed_items(items)));
+        }
         PreflightRecord::Unknown => {}
     }
     let mut items = checklist(scope).await;
@@ -115,37 +118,9 @@ pub(super) async fn begin_work(
     let recorded =
         if is_recorded { scope.sink.record(Event::Preflight { items }).await } else { Ok(()) };
     Ok(match recorded {
-        Ok(()) => check_and_run(scope, documents, events).await,
+        Ok(()) => check_and_run(scope, documents, history).await,
         Err(error) => ended_early(StopReason::RecordFailed, error.to_string()),
     })
-}
-
-/// What the transcript of a resumed run says about its checklist.
-enum PreflightRecord {
-    Passed,
-    /// The failed items, for the operator.
-    Failed(String),
-    /// The run was cut off before its checklist was evaluated, or the checklist passed and was not
-    /// recorded.
-    Unknown,
-}
-
-impl PreflightRecord {
-    fn of(events: &[Event]) -> Self {
-        let items = events.iter().find_map(|event| match event {
-            Event::Preflight { items } => Some(items),
-            _ => None,
-        });
-        match items {
-            Some(items) if items.iter().any(|item| !item.ok) => Self::Failed(failed_items(items)),
-            Some(_) => Self::Passed,
-            // The precheck comes after the checklist.
-            None if events.iter().any(|event| matches!(event, Event::PolicyDecision(_))) => {
-                Self::Passed
-            }
-            None => Self::Unknown,
-        }
-    }
 }
 
 /// Returns the checklist of a run. If a file system of this host gives no answer, the checklist has
@@ -213,14 +188,18 @@ async fn keep_plan(spec: &RunSpec, host: &Host, result: SessionResult) -> Sessio
 }
 
 /// Makes the precheck, then runs the session if there is something to do.
-async fn check_and_run(scope: &RunScope, documents: &str, events: &[Event]) -> SessionResult {
+async fn check_and_run(
+    scope: &RunScope,
+    documents: &str,
+    history: Option<&RunHistory>,
+) -> SessionResult {
     let marker = match marker(scope) {
         Ok(marker) => marker,
         Err(result) => return result,
     };
-    match precheck(scope, &marker, events).await {
+    match precheck(scope, &marker, history).await {
         Ok(Prechecked::Run(precheck_text)) => {
-            run_session(scope, documents, (&marker, precheck_text)).await
+            run_session(scope, documents, &marker, precheck_text).await
         }
         Ok(Prechecked::NotNeeded) => {
             let ended = ended_early(StopReason::NotNeeded, String::new());
@@ -234,7 +213,8 @@ async fn check_and_run(scope: &RunScope, documents: &str, events: &[Event]) -> S
 async fn run_session(
     scope: &RunScope,
     documents: &str,
-    (marker, precheck_text): (&Marker, Option<String>),
+    marker: &Marker,
+    precheck_text: Option<String>,
 ) -> SessionResult {
     let Some(configured) = scope.spec.config.model_of(&scope.spec.job) else {
         return no_model();
@@ -243,7 +223,7 @@ async fn run_session(
     let repository = words.map(|words| marker.wrap_repository(&words));
     #[cfg(feature = "faults")]
     crate::store::faults::in_prompt(scope.spec.job.name.as_str());
-    let mut parts = match session_parts(scope, SystemPrompt { repository, ..system }, &[]).await {
+    let mut parts = match session_parts(scope, SystemPrompt { repository, ..system }, None).await {
         Ok(parts) => parts,
         Err(result) => return result,
     };
@@ -290,7 +270,7 @@ fn marker(scope: &RunScope) -> Result<Marker, SessionResult> {
 pub(super) async fn session_parts(
     scope: &RunScope,
     system: SystemPrompt,
-    events: &[Event],
+    history: Option<&RunHistory>,
 ) -> Result<SessionParts, SessionResult> {
     let (spec, host, ctx) = (&scope.spec, &scope.host, &scope.ctx);
     let rules = Rules {
@@ -306,7 +286,7 @@ pub(super) async fn session_parts(
         needs_call: spec.needs_call(),
         loop_window: spec.job.loop_window,
     };
-    let models = models(spec, host, events).await;
+    let models = models(spec, host, history).await;
     let facts = models.first().map(|model| model.facts).ok_or_else(no_model)?;
     Ok(SessionParts {
         machine: Machine::new(rules, facts, scope.toolbox.clone(), system),

@@ -2,19 +2,23 @@
 
 use std::sync::Arc;
 
+use super::history::RunHistory;
 use super::host::Host;
 use super::lessons::{Learned, LedgerLessons};
 use super::model_view::{facts_with, prices_with};
 use super::spec::RunSpec;
 use crate::agent::{Model as AgentModel, ModelFacts, ModelInUse};
 use crate::config::{Model, Provider, Remote};
-use crate::domain::Event;
 use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
 use crate::text::redact::Redactor;
 
-/// Returns the model of a job and its fallbacks, in order; empty if none is configured. `events` are
-/// those of the run so far.
-pub(super) async fn models(spec: &RunSpec, host: &Host, events: &[Event]) -> Vec<ModelInUse> {
+/// Returns the model of a job and its fallbacks, in order; empty if none is configured. `history` is
+/// that of a resumed run.
+pub(super) async fn models(
+    spec: &RunSpec,
+    host: &Host,
+    history: Option<&RunHistory>,
+) -> Vec<ModelInUse> {
     let Some(first) = spec.config.model_of(&spec.job) else { return Vec::new() };
     let others = first.fallback.iter().filter_map(|name| spec.config.models.get(name));
     let models: Vec<&Arc<Model>> = std::iter::once(first).chain(others).collect();
@@ -27,23 +31,14 @@ pub(super) async fn models(spec: &RunSpec, host: &Host, events: &[Event]) -> Vec
         }),
         false => Learned::default(),
     };
-    models.into_iter().map(|model| in_use(model, &learned, spec, events, host)).collect()
-}
-
-/// Returns the parameters that a model refused earlier in the run.
-fn dropped<'a>(events: &'a [Event], model: &'a str) -> impl Iterator<Item = String> + 'a {
-    let all = events.iter().filter_map(|event| {
-        let Event::Warning { dropped, .. } = event else { return None };
-        dropped.as_ref()
-    });
-    all.filter(move |dropped| dropped.model == model).map(|dropped| dropped.parameter.clone())
+    models.into_iter().map(|model| in_use(model, &learned, spec, history, host)).collect()
 }
 
 fn in_use(
     model: &Model,
     learned: &Learned,
     spec: &RunSpec,
-    events: &[Event],
+    history: Option<&RunHistory>,
     host: &Host,
 ) -> ModelInUse {
     let said = match &model.provider {
@@ -64,7 +59,8 @@ fn in_use(
             let (clients, clock) = (host.clients.clone(), host.clock.clone());
             let lessons = learned.lessons_of(&remote).map(|row| row.parameter.clone());
             // A resumed run repeats its requests as they were.
-            let refused: Vec<String> = lessons.chain(dropped(events, &model.name)).collect();
+            let dropped = history.into_iter().flat_map(|history| history.dropped_by(&model.name));
+            let refused: Vec<String> = lessons.chain(dropped).collect();
             let made = RemoteModel::new(remote, clients, clock, redactor);
             Arc::new(made.with_lessons(refused, LedgerLessons::of(host)))
         }

@@ -2,6 +2,7 @@
 
 use tokio_util::sync::CancellationToken;
 
+use super::history::{NO_PRECHECK_ANSWER, RunHistory};
 use super::scope::RunScope;
 use super::tool_context::gate_rules;
 use crate::agent::{AcceptedCall, CallExecutor, CallOutput, EventSink as _, Marker, RecordError};
@@ -11,9 +12,6 @@ use crate::gate::{CallFacts, GateRules, Spent, decide};
 
 /// Maximum bytes of the output that `run_when` looks at.
 const JUDGED_BYTES: u64 = 1 << 20;
-
-/// The code of the warning that the precheck gave no answer.
-const NO_ANSWER_CODE: &str = "precheck";
 
 /// The decision of the precheck of a run.
 pub(super) enum Prechecked {
@@ -26,36 +24,33 @@ pub(super) enum Prechecked {
 }
 
 /// Makes the precheck of a run, unless the job has none or a person is attached. Does not repeat
-/// what is in `events`, the events of the run so far.
+/// what is in `history`, that of a resumed run.
 ///
 /// *Errors*: a line cannot be recorded.
 pub(super) async fn precheck(
     scope: &RunScope,
     marker: &Marker,
-    events: &[Event],
+    history: Option<&RunHistory>,
 ) -> Result<Prechecked, RecordError> {
     let job = scope.spec.job.clone();
     let Some(precheck) = job.precheck.as_ref().filter(|_| !scope.spec.has_person) else {
         return Ok(Prechecked::Run(None));
     };
-    let end = match recorded_end(events) {
-        Some(end) => end.clone(),
+    let record = history.map(|history| history.precheck.clone()).unwrap_or_default();
+    let end = match record.call {
+        Some(end) => end,
         None => match call(scope, precheck).await? {
             Some(end) => end,
             None => return Ok(Prechecked::Suspended),
         },
     };
-    let recorded = events.iter().find_map(|event| match event {
-        Event::Precheck { ok, .. } => Some(*ok),
-        _ => None,
-    });
-    let ok = match (recorded, end.precheck_answer()) {
+    let ok = match (record.found_work, end.precheck_answer()) {
         (Some(ok), _) => ok,
-        (None, None) if has_warning(events) => return Ok(Prechecked::Run(None)),
+        (None, None) if record.gave_no_answer => return Ok(Prechecked::Run(None)),
         (None, None) => {
             let why = end.output.clone().unwrap_or_default();
             let message = format!("the precheck gave no answer, so the run continues: {why}");
-            scope.sink.record(Event::warning(NO_ANSWER_CODE, message)).await?;
+            scope.sink.record(Event::warning(NO_PRECHECK_ANSWER, message)).await?;
             return Ok(Prechecked::Run(None));
         }
         (None, Some(answer)) => {
@@ -75,24 +70,14 @@ pub(super) async fn precheck(
 
 /// Returns the text about the recorded precheck of a run that follows the prompt; `None` if the
 /// precheck gave no answer.
-pub(super) fn recorded_text(scope: &RunScope, marker: &Marker, events: &[Event]) -> Option<String> {
+pub(super) fn recorded_text(
+    scope: &RunScope,
+    marker: &Marker,
+    history: &RunHistory,
+) -> Option<String> {
     let precheck = scope.spec.job.precheck.as_ref()?;
-    events.iter().find(|event| matches!(event, Event::Precheck { .. }))?;
-    Some(prompt_text(precheck, marker, recorded_end(events)?))
-}
-
-/// Tells whether a warning says that the precheck gave no answer.
-fn has_warning(events: &[Event]) -> bool {
-    let is_it =
-        |event: &Event| matches!(event, Event::Warning { code, .. } if code == NO_ANSWER_CODE);
-    events.iter().any(is_it)
-}
-
-fn recorded_end(events: &[Event]) -> Option<&CallEnd> {
-    events.iter().find_map(|event| match event {
-        Event::ToolCallEnd(end) if end.call_id.as_str() == CallId::PRECHECK => Some(end.as_ref()),
-        _ => None,
-    })
+    history.precheck.found_work?;
+    Some(prompt_text(precheck, marker, history.precheck.call.as_ref()?))
 }
 
 fn prompt_text(precheck: &Precheck, marker: &Marker, end: &CallEnd) -> String {

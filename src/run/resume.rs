@@ -8,10 +8,11 @@ use base64::Engine as _;
 use serde_json::Value;
 use tokio::sync::watch;
 
-use super::ended::{Ended, ended_early, tools_used, unknown_effects};
+use super::ended::{Ended, ended_early};
 use super::execute::{
     begin_work, conclude, leave_queue, repository_text, run_apart, session_parts, suspended, task,
 };
+use super::history::RunHistory;
 use super::host::{Host, RunError};
 use super::precheck::recorded_text;
 use super::prompt::documents;
@@ -31,16 +32,9 @@ use crate::store::{RunDir, RunLock, RunSummary};
 pub struct Resumption {
     /// The lock of the run, from before.
     pub lock: RunLock,
-    /// The events of its transcript.
-    pub events: Vec<Event>,
-    /// Its summary so far.
-    pub row: RunSummary,
+    pub history: RunHistory,
     /// How long it has worked.
     pub worked: Duration,
-    /// The number of lines in its transcript.
-    pub lines: u64,
-    /// How often it was resumed, this time included.
-    pub count: u64,
     /// Number of processes of the dead daemon that were killed.
     pub killed: u64,
     /// Number of bytes that were cut off because the last line was torn.
@@ -56,16 +50,17 @@ pub async fn resume(
     stop: watch::Receiver<Option<Stop>>,
     resumption: Resumption,
 ) -> Result<Ended, RunError> {
-    let Resumption { lock, events, row, worked, lines, count, killed, cut_bytes } = resumption;
-    let has_started_change = events.iter().any(Event::starts_change);
-    let has_precheck = events.iter().any(|event| matches!(event, Event::Precheck { .. }));
-    let answer = events.iter().rev().find_map(Event::precheck_answer);
-    let precheck = (has_precheck || answer.is_some()).then_some(answer);
-    let continued = Continued { lock, row: row.clone(), worked, has_started_change, precheck };
+    let Resumption { lock, history, worked, killed, cut_bytes } = resumption;
+    let continued = Continued { lock, worked, history: &history };
     let (spec, little_space) = with_room(spec, &host.state);
     let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
-    let worked_ms = u64::try_from(worked.as_millis()).ok();
-    scope.record(Event::SessionResumed { from_seq: lines, count, killed, worked_ms }).await?;
+    let resumed = Event::SessionResumed {
+        from_seq: history.lines,
+        count: history.resumptions + 1,
+        killed,
+        worked_ms: u64::try_from(worked.as_millis()).ok(),
+    };
+    scope.record(resumed).await?;
     if let Some(warning) = little_space {
         scope.record(warning).await?;
     }
@@ -77,11 +72,11 @@ pub async fn resume(
     if let Some(stop) = scope.stop.given()
         && !scope.is_suspending()
     {
-        let result = end_without_session(&scope, &events, (stop.reason, None), &row).await;
+        let result = end_without_session(&scope, &history, stop.reason, None).await;
         return Ok(conclude(scope, result).await);
     }
     scope.start_servers().await?;
-    if let Some(todos) = todos(&events) {
+    if let Some(todos) = history.todos.clone() {
         scope.ctx.set_todos(todos);
     }
     let result = match (scope.spec.job.sandbox, crate::process::sandbox_support()) {
@@ -89,78 +84,71 @@ pub async fn resume(
         _ if scope.is_suspending() => suspended(),
         (SandboxMode::Enforce, Err(error)) => {
             let error = format!("the tools of the run can no longer be sandboxed: {error}");
-            end_unresumable(&scope, &events, (error, &row)).await
+            end_unresumable(&scope, &history, error).await
         }
         _ if let Some(error) = scope.hangs => {
-            end_unresumable(&scope, &events, (error.to_string(), &row)).await
+            end_unresumable(&scope, &history, error.to_string()).await
         }
-        _ if RecordedStart::find(&events).is_none() => {
+        _ if RecordedStart::find(&history.events).is_none() => {
             let documents = documents(&scope).await;
-            begin_work(&mut scope, &documents.text, &events).await?
+            begin_work(&mut scope, &documents.text, Some(&history)).await?
         }
         _ => {
             // The checklist was evaluated before; a host that does not answer fails its calls.
             let _ = scope.connect().await;
-            continue_session(&scope, &events, &row).await
+            continue_session(&scope, &history).await
         }
     };
     Ok(conclude(scope, result).await)
 }
 
-async fn continue_session(scope: &RunScope, events: &[Event], row: &RunSummary) -> SessionResult {
-    let Some(start) = RecordedStart::find(events) else {
-        return end_unresumable(scope, events, ("the transcript has no start".to_owned(), row))
-            .await;
+async fn continue_session(scope: &RunScope, history: &RunHistory) -> SessionResult {
+    let Some(start) = RecordedStart::find(&history.events) else {
+        return end_unresumable(scope, history, "the transcript has no start".to_owned()).await;
     };
     let repository = match start.lacks_repository() {
         true => repository_text(scope).await,
         false => start.repository,
     };
     let system = SystemPrompt { text: start.system, stable: start.stable, repository };
-    let mut parts = match session_parts(scope, system, events).await {
+    let mut parts = match session_parts(scope, system, Some(history)).await {
         Ok(parts) => parts,
-        Err(result) => return with_totals(result, row),
+        Err(result) => return with_totals(result, history.summary()),
     };
-    if events.iter().any(|event| matches!(event, Event::Precheck { .. })) {
+    if history.precheck.found_work.is_some() {
         parts.machine.count_precheck();
     }
-    let rebuilt = match rebuilt(scope, events, &mut parts) {
+    let rebuilt = match rebuilt(scope, history, &mut parts) {
         Ok(rebuilt) => rebuilt,
-        Err(error) => {
-            return end_unresumable(scope, events, (error.to_string(), row)).await;
-        }
+        Err(error) => return end_unresumable(scope, history, error.to_string()).await,
     };
-    let model = last_model(events).map(str::to_owned);
+    let model = last_model(&history.events).map(str::to_owned);
     let session = Session::new(parts);
     let work = async move { session.resume(rebuilt, model.as_deref()).await };
     run_apart(scope, work).await
 }
 
 /// Ends a run that cannot continue. `why` is for the operator.
-async fn end_unresumable(
-    scope: &RunScope,
-    events: &[Event],
-    (why, row): (String, &RunSummary),
-) -> SessionResult {
-    end_without_session(scope, events, (StopReason::Interrupted, Some(why)), row).await
+async fn end_unresumable(scope: &RunScope, history: &RunHistory, why: String) -> SessionResult {
+    end_without_session(scope, history, StopReason::Interrupted, Some(why)).await
 }
 
 /// Ends a run that does not continue, after a warning for each call whose effect is unknown. `error`
 /// is for the operator.
 async fn end_without_session(
     scope: &RunScope,
-    events: &[Event],
-    (stop_reason, error): (StopReason, Option<String>),
-    row: &RunSummary,
+    history: &RunHistory,
+    stop_reason: StopReason,
+    error: Option<String>,
 ) -> SessionResult {
-    for warning in unknown_effects(events.iter()) {
+    for warning in history.unknown_effects() {
         if let Err(error) = scope.record(warning).await {
             return ended_early(StopReason::RecordFailed, error.to_string());
         }
     }
-    let mut result = with_totals(ended_early(stop_reason, String::new()), row);
+    let mut result = with_totals(ended_early(stop_reason, String::new()), history.summary());
     result.end.error = error;
-    result.counters.tools_used = tools_used(events.iter());
+    result.counters.tools_used.clone_from(&history.tools_used);
     result
 }
 
@@ -177,7 +165,7 @@ fn with_totals(mut result: SessionResult, row: &RunSummary) -> SessionResult {
 /// Brings the machine of a session to the point where its transcript ends.
 fn rebuilt(
     scope: &RunScope,
-    events: &[Event],
+    history: &RunHistory,
     parts: &mut SessionParts,
 ) -> Result<Rebuilt, RebuildError> {
     let models = &parts.models;
@@ -186,31 +174,13 @@ fn rebuilt(
         named.or(models.first()).map(|model| model.facts).unwrap_or_default()
     };
     let sources = Sources {
-        events,
+        events: &history.events,
         marker: &parts.marker,
         model: &facts,
         image: &|described| image(&scope.directory, described),
-        task: task(scope, recorded_text(scope, &parts.marker, events)),
+        task: task(scope, recorded_text(scope, &parts.marker, history)),
     };
     rebuild(&mut parts.machine, &sources)
-}
-
-/// Returns the todo list of the last call that wrote one.
-fn todos(events: &[Event]) -> Option<Vec<Value>> {
-    let has_worked = |id: &str| {
-        events.iter().any(|event| match event {
-            Event::ToolCallEnd(end) => end.call_id.as_str() == id && !end.is_error,
-            _ => false,
-        })
-    };
-    events.iter().rev().find_map(|event| match event {
-        Event::ToolCallStart(start)
-            if start.name == "todo_write" && has_worked(start.call_id.as_str()) =>
-        {
-            start.arguments.get("todos").and_then(Value::as_array).cloned()
-        }
-        _ => None,
-    })
 }
 
 /// Loads an image by its description in `tool_call_end`; `None` if it is gone.

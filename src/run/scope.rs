@@ -12,6 +12,7 @@ use tokio::time::Instant;
 
 use super::budget::{millionths, reserve};
 use super::ended::{Ended, RunExit, session_end};
+use super::history::RunHistory;
 use super::host::{Host, RunError};
 use super::mcp::{ServerReady, Servers, usable_servers};
 use super::preflight::connect;
@@ -27,21 +28,16 @@ use crate::domain::{
 };
 use crate::process::{HostWork, HostWorkError, landlock_abi};
 use crate::sinks::Observed;
-use crate::store::{EndFacts, GivenUp, RunDir, RunLock, RunSummary, Transcript, TranscriptFacts};
+use crate::store::{EndFacts, GivenUp, RunDir, RunLock, Transcript, TranscriptFacts};
 use crate::text::redact::{Redacted, Redactor};
 use crate::tools::{Connection, ToolContext};
 
 /// What a resumed run has from before.
-pub(super) struct Continued {
+pub(super) struct Continued<'a> {
     pub(super) lock: RunLock,
-    /// Its summary so far.
-    pub(super) row: RunSummary,
     /// How long it has worked.
     pub(super) worked: Duration,
-    /// Whether it has started a write or admin call.
-    pub(super) has_started_change: bool,
-    /// The answer of its precheck, if it made one.
-    pub(super) precheck: Option<Option<String>>,
+    pub(super) history: &'a RunHistory,
 }
 
 /// A run that has started. [`RunScope::end`] releases its resources.
@@ -76,7 +72,7 @@ impl RunScope {
         spec: RunSpec,
         host: Host,
         stop: watch::Receiver<Option<Stop>>,
-        continued: Option<Continued>,
+        continued: Option<Continued<'_>>,
     ) -> Result<Self, RunError> {
         let began = host.clock.now();
         let started = Instant::now();
@@ -88,8 +84,9 @@ impl RunScope {
         let _ = host.ledger.get().await;
         let is_resumed = continued.is_some();
         let (lock, row, worked, has_started_change, answer) = match continued {
-            Some(Continued { lock, row, worked, has_started_change, precheck }) => {
-                (lock, Some(row), worked, has_started_change, precheck)
+            Some(Continued { lock, worked, history }) => {
+                let row = Some(history.summary().clone());
+                (lock, row, worked, history.has_started_change, history.precheck.answer())
             }
             None => {
                 let lock = host

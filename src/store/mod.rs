@@ -58,10 +58,12 @@ pub use lost_runs::{UnlockedRuns, first_id};
 pub use pauses::{Pause, RunEnd};
 pub use plans::{Plans, UnreadablePlan};
 pub use queue::{EndFacts, GivenUp};
-pub use reader::{RawLine, ReadEvent, ReadLine, ReadProblem, known, raw_lines, read_lines};
+pub use reader::{
+    RawLine, ReadEvent, ReadLine, ReadProblem, known, parse_line, raw_lines, read_lines,
+};
 pub use retention::{PruneError, Pruned, Retention, prune};
 pub use run_dir::{RunDir, RunLock, StateDir};
-pub use run_summary::{QueueEnd, QueuedRun, RunState, RunSummary, moment};
+pub use run_summary::{QueueEnd, QueuedRun, RunState, RunSummary, SummaryFold, moment};
 pub use shared::{SharedIndex, SharedLedger};
 pub use slot_rows::{AdoptedSchedule, OpenSlot, Period, SlotRow};
 pub use transcript::{
@@ -70,4 +72,5 @@ pub use transcript::{
 pub use unreadable::Unreadable;
 pub use verify::{
     HeadState, RecordEnd, RecordFacts, VerifyAllReport, VerifyReport, missing_record, verify,
+    verify_each,
 };

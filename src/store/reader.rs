@@ -90,6 +90,13 @@ pub fn read_lines<T: serde::de::DeserializeOwned>(
     }))
 }
 
+/// Parses a line of a transcript, without its newline.
+///
+/// *Errors*: why the line cannot be read.
+pub fn parse_line(bytes: &[u8]) -> Result<ReadLine, String> {
+    parsed(bytes)
+}
+
 /// Parses a line.
 ///
 /// *Errors*: why the line cannot be read. We do not read a newer format, in which a field may have

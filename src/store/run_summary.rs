@@ -201,46 +201,16 @@ impl RunSummary {
     /// Returns the row of a transcript; `None` if the first line is not a `session_start`.
     pub fn fold<'a>(lines: impl IntoIterator<Item = &'a ReadLine>) -> Option<Self> {
         let mut lines = lines.into_iter();
-        let first = lines.next()?;
-        let Some(Event::SessionStart(start)) = known(first) else { return None };
-        let mut row = Self::begun(&first.run_id, start, first.ts.clone());
-        let mut calls = BTreeSet::new();
-        for line in lines {
-            if let Some(call_id) = known(line).and_then(Event::refused_call) {
-                row.refuse(call_id);
-            }
-            match known(line) {
-                Some(Event::AssistantTextEnd { usage, cost_usd, cost_estimated, .. }) => {
-                    row.cost_estimated |= *cost_estimated;
-                    row.iterations += 1;
-                    row.usage.add(&usage.unwrap_or_default());
-                    if let Some(cost) = cost_usd {
-                        row.cost_usd = Some(row.cost_usd.unwrap_or(0.0) + cost);
-                    }
-                }
-                Some(Event::Warning { usage: Some(usage), cost_usd, .. }) => {
-                    row.usage.add(usage);
-                    if let Some(cost) = cost_usd {
-                        row.cost_usd = Some(row.cost_usd.unwrap_or(0.0) + cost);
-                    }
-                }
-                // If a limit ends a run, we write its last message ourselves. That message is not a
-                // model response, so it is not an iteration.
-                Some(Event::ProcessingEnd { iterations }) => row.iterations = *iterations,
-                // A call that requires approval has two decisions.
-                Some(Event::PolicyDecision(decision))
-                    if decision.decision != DecisionKind::Deny =>
-                {
-                    calls.insert(&decision.call_id);
-                }
-                Some(Event::SessionEnd(end)) => row.end(end, line.ts.clone()),
-                _ => {}
-            }
-            if row.outcome.is_none() {
-                row.tool_calls = calls.len() as u64;
-            }
+        let mut fold = SummaryFold::begin(lines.next()?)?;
+        lines.for_each(|line| fold.push(line));
+        Some(fold.end())
+    }
+
+    fn charge(&mut self, usage: &Usage, cost_usd: Option<f64>) {
+        self.usage.add(usage);
+        if let Some(cost) = cost_usd {
+            self.cost_usd = Some(self.cost_usd.unwrap_or(0.0) + cost);
         }
-        Some(row)
     }
 
     /// Counts a call as refused, once ([`Event::refused_call`]).
@@ -301,6 +271,65 @@ impl RunSummary {
             (None, Some(_)) => RunState::Running,
             (None, None) => RunState::Queued,
         }
+    }
+}
+
+/// Folds the lines of a transcript into the row of its run, one by one.
+#[derive(Debug)]
+pub struct SummaryFold {
+    row: RunSummary,
+    /// The calls that the gate did not deny.
+    calls: BTreeSet<CallId>,
+}
+
+impl SummaryFold {
+    /// Takes the first line; `None` if it is not a `session_start`.
+    #[must_use]
+    pub fn begin(first: &ReadLine) -> Option<Self> {
+        let Some(Event::SessionStart(start)) = known(first) else { return None };
+        let row = RunSummary::begun(&first.run_id, start, first.ts.clone());
+        Some(Self { row, calls: BTreeSet::new() })
+    }
+
+    /// Takes the next line.
+    pub fn push(&mut self, line: &ReadLine) {
+        let Some(event) = known(line) else { return };
+        let row = &mut self.row;
+        if let Some(call_id) = event.refused_call() {
+            row.refuse(call_id);
+        }
+        match event {
+            Event::AssistantTextEnd { usage, cost_usd, cost_estimated, .. } => {
+                row.cost_estimated |= *cost_estimated;
+                row.iterations += 1;
+                row.charge(&usage.unwrap_or_default(), *cost_usd);
+            }
+            Event::Warning { usage: Some(usage), cost_usd, .. } => row.charge(usage, *cost_usd),
+            // If a limit ends a run, we write its last message ourselves. That message is not a
+            // model response, so it is not an iteration.
+            Event::ProcessingEnd { iterations } => row.iterations = *iterations,
+            // A call that requires approval has two decisions.
+            Event::PolicyDecision(decision) if decision.decision != DecisionKind::Deny => {
+                self.calls.insert(decision.call_id.clone());
+            }
+            Event::SessionEnd(end) => row.end(end, line.ts.clone()),
+            _ => {}
+        }
+        if row.outcome.is_none() {
+            row.tool_calls = self.calls.len() as u64;
+        }
+    }
+
+    /// Returns the row of the lines so far.
+    #[must_use]
+    pub fn so_far(&self) -> &RunSummary {
+        &self.row
+    }
+
+    /// Returns the row of all lines.
+    #[must_use]
+    pub fn end(self) -> RunSummary {
+        self.row
     }
 }
 

@@ -221,7 +221,7 @@ pub fn last_line(path: &Path) -> io::Result<(u64, String)> {
 }
 
 /// How many bytes of a transcript are whole lines, and how many follow the last newline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TranscriptExtent {
     pub whole_bytes: u64,
     /// Bytes after the last newline: a line that a power cut tore.

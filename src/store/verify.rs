@@ -110,13 +110,25 @@ struct Checked<'a> {
 ///
 /// *Errors*: the transcript exists, but cannot be read.
 pub fn verify(run: &RunDir, facts: &RecordFacts) -> io::Result<VerifyReport> {
+    verify_each(run, facts, |_| {}).map(|(report, _)| report)
+}
+
+/// Checks a record, and calls `take` with the bytes of each line that is right, without the newline.
+/// Also returns the hash (SHA-256, hex) of the last such line.
+///
+/// *Errors*: the transcript exists, but cannot be read.
+pub fn verify_each(
+    run: &RunDir,
+    facts: &RecordFacts,
+    mut take: impl FnMut(&[u8]),
+) -> io::Result<(VerifyReport, String)> {
     let mut check = Check::new(run, facts);
     let lines = match whole_lines(&run.transcript()) {
         // The directory of a run is there before its first line.
         Err(error)
             if error.kind() == io::ErrorKind::NotFound && facts.live && facts.end.is_none() =>
         {
-            return Ok(check.report);
+            return Ok((check.report, check.prev));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
             let what_next = match facts.is_open {
@@ -126,7 +138,7 @@ pub fn verify(run: &RunDir, facts: &RecordFacts) -> io::Result<VerifyReport> {
             check.report.broken(format!("the transcript is missing{what_next}"), None);
             check.report.head =
                 if facts.end.is_some() { HeadState::Differs } else { HeadState::None };
-            return Ok(check.report);
+            return Ok((check.report, check.prev));
         }
         lines => lines?,
     };
@@ -146,11 +158,12 @@ pub fn verify(run: &RunDir, facts: &RecordFacts) -> io::Result<VerifyReport> {
         if let Err(reason) = check.line(&bytes) {
             let seq = check.report.lines;
             check.report.broken(reason, Some(seq));
-            return Ok(check.report);
+            return Ok((check.report, check.prev));
         }
+        take(&bytes);
     }
     check.end();
-    Ok(check.report)
+    Ok((check.report, check.prev))
 }
 
 /// Returns the report for a run that has an end in the ledger but no directory.

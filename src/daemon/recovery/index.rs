@@ -8,7 +8,7 @@ use crate::store::DbError;
 /// Adds the runs that the ledger knows and the index lacks. Returns their number.
 ///
 /// *Errors*: a database fails.
-pub async fn repair_index(host: &Host) -> Result<usize, DbError> {
+pub(super) async fn repair_index(host: &Host) -> Result<usize, DbError> {
     let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
     let bound = first_id(clean_since(host).await?);
     let before = bound.clone();

@@ -6,9 +6,9 @@ use std::io;
 
 use super::bound::{clean_since, first_id};
 use super::{Recovery, RecoveryError};
-use crate::domain::{Event, RunId};
-use crate::run::Host;
-use crate::store::{ReadLine, RunDir, RunLock, Unreadable, known, read_lines};
+use crate::domain::RunId;
+use crate::run::{Host, RunHistory};
+use crate::store::{RunDir, RunLock, Unreadable};
 
 /// The runs that have no lock file and that neither database knows.
 #[derive(Default)]
@@ -112,9 +112,5 @@ pub(super) fn foreign_to_runs(host: &Host) -> Vec<String> {
 
 /// Returns the job of a run by its first line; `None` if that cannot be read, which recovery reports.
 fn job_of(run: &RunDir) -> Option<String> {
-    let first: ReadLine = read_lines(&run.transcript()).ok()?.next()?.ok()?;
-    match known(&first) {
-        Some(Event::SessionStart(start)) => Some(start.job.clone()),
-        Some(_) | None => None,
-    }
+    RunHistory::read_start(&run.transcript()).map(|start| start.job)
 }

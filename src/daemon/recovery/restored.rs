@@ -9,17 +9,16 @@ use super::Resumable;
 use super::bound::{clean_since, first_id, keep_clean};
 use crate::config::Config;
 use crate::domain::{
-    Epoch, Event, JobName, Plan, PlanState, RunId, SlotKey, SlotTime, StopReason, Trigger,
+    Epoch, JobName, Plan, PlanState, RunId, SlotKey, SlotTime, StopReason, Trigger,
 };
-use crate::run::{Host, spend_budgets};
+use crate::run::{BrokenRecord, Host, RecordRead, RunHistory, spend_budgets};
 use crate::store::{
-    DbError, LedgerFound, ReadLine, Restrictions, RunDir, RunSummary, Slot, SlotState, StateDir,
-    known, read_lines,
+    DbError, LedgerFound, Restrictions, RunDir, RunSummary, Slot, SlotState, StateDir,
 };
 
 /// The result of restoring a ledger.
 #[derive(Debug, Default)]
-pub struct Restored {
+pub(super) struct Restored {
     /// A sentence about each loss, for the operator.
     pub problems: Vec<String>,
     /// For each job of an older ledger, the newest due time whose run was found. An earlier due time
@@ -31,7 +30,7 @@ pub struct Restored {
 /// how the ledger was opened.
 ///
 /// *Errors*: a database fails, or the records cannot be read.
-pub async fn restore_ledger(
+pub(super) async fn restore_ledger(
     host: &Host,
     config: &Config,
     resumable: &[Resumable],
@@ -138,7 +137,7 @@ async fn restore_lost(
 ) -> Result<usize, DbError> {
     let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
     index.rebuild(host.state.clone()).await?;
-    let open = resumable.iter().map(|run| (&run.resumption.row, SlotState::Running));
+    let open = resumable.iter().map(|run| (run.resumption.history.summary(), SlotState::Running));
     let ended = index.runs_of_slots().await?;
     let ended = ended.iter().map(|row| (row, state_of(row.stop_reason)));
     let slots = open.chain(ended).filter_map(|(row, state)| {
@@ -202,7 +201,7 @@ async fn fold_in(
     let ledger = host.ledger.get().await?;
     let open = resumable.iter().filter_map(|run| {
         let key = SlotKey { job: run.spec.job.name.clone(), time: run.spec.origin.slot? };
-        Some(slot(&run.resumption.row, key, SlotState::Running, config))
+        Some(slot(run.resumption.history.summary(), key, SlotState::Running, config))
     });
     // The last attempt for a slot comes first, because it names the slot.
     let ended = unknown.iter().rev().filter_map(|run| {
@@ -259,22 +258,22 @@ fn unknown_runs(state: &StateDir, known: &KnownRuns) -> Vec<UnknownRun> {
 /// Returns a run by its transcript; `None`, with a warning, if the first line cannot be read.
 fn unknown_run(run: &RunDir) -> Option<UnknownRun> {
     let run_id = run.run_id();
-    let lines: Vec<ReadLine> = match read_lines(&run.transcript()) {
-        Ok(lines) => lines.map_while(Result::ok).collect(),
+    let history = match RunHistory::read(&run.transcript()) {
+        Ok(RecordRead::Whole(history)) => history,
+        Ok(RecordRead::Broken(BrokenRecord { intact: Some(history), .. })) => history,
+        Ok(RecordRead::Empty | RecordRead::Broken(_)) => {
+            tracing::warn!(%run_id, "a record that the ledger does not know has no first line");
+            return None;
+        }
         Err(error) => {
             tracing::warn!(%run_id, %error, "cannot read a record that the ledger does not know");
             return None;
         }
     };
-    let (Some(Event::SessionStart(start)), Some(row)) =
-        (lines.first().and_then(known), RunSummary::fold(&lines))
-    else {
-        tracing::warn!(%run_id, "a record that the ledger does not know has no first line");
-        return None;
-    };
+    let start = &history.start;
     let job = JobName::parse(&start.job).ok();
     let slot = job.zip(start.origin.slot).map(|(job, time)| SlotKey { job, time });
-    Some(UnknownRun { slot, plan_id: start.plan_id.clone(), row })
+    Some(UnknownRun { slot, plan_id: start.plan_id.clone(), row: history.summary().clone() })
 }
 
 /// Returns the newest due time of each job.

@@ -5,9 +5,11 @@ use serde_json::Value;
 use super::*;
 use crate::clock::SystemClock;
 use crate::config::Environment;
-use crate::domain::{Epoch, JobName, Origin, SlotKey, Trigger};
+use crate::domain::{Epoch, JobName, Origin, Outcome, SlotKey, Trigger};
 use crate::sinks::Observers;
-use crate::store::{Claim, HeadState, QueuedRun, RecordFacts, RunFilter, Slot, StateDir, verify};
+use crate::store::{
+    Claim, HeadState, QueuedRun, RecordFacts, RunFilter, Slot, SlotState, StateDir, verify,
+};
 
 /// The transcripts of ended runs, each with one or two calls.
 fn recorded() -> Vec<PathBuf> {

@@ -276,7 +276,7 @@ impl Supervisor {
 
     /// Returns the known problems, one sentence each.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.parts.degraded.clone();
+        let mut degraded = self.parts.inherited.problems.clone();
         degraded.extend(self.cannot_begin());
         degraded.extend(self.disk_fault.clone());
         degraded.extend(self.watch_failure.clone());

@@ -11,14 +11,11 @@ use super::{CLAIM_BATCH, Held, SUPERSEDED, Supervisor};
 use crate::config::Config;
 use crate::daemon::disposition::Cause;
 use crate::daemon::fold::{Due, fold};
+use crate::daemon::recovery::{RecordedEnd, recorded_end};
 use crate::daemon::views::starts_at;
-use crate::domain::{
-    Event, JobName, Origin, Outcome, Person, RunId, SlotKey, SlotTime, StopReason, Trigger,
-};
+use crate::domain::{JobName, Person, RunId, SlotKey, SlotTime, StopReason, Trigger};
 use crate::schedule::{Expressions, Schedule};
-use crate::store::{
-    DbError, OpenSlot, Period, ReadLine, RunSummary, Slot, SlotRow, SlotState, known, read_lines,
-};
+use crate::store::{DbError, OpenSlot, Period, Slot, SlotRow, SlotState};
 
 impl Supervisor {
     /// Decides every slot up to `now` that came due while the daemon was down. Decides again each slot
@@ -50,7 +47,7 @@ impl Supervisor {
                 continue;
             };
             let is_configured = self.has_schedule(&period);
-            let recorded = self.parts.recorded_until.get(&period.job).copied();
+            let recorded = self.parts.inherited.recorded_until.get(&period.job).copied();
             if let Some(until) = recorded.filter(|at| is_configured && *at > period.settled) {
                 // A run of it would have a record; another run may have covered it.
                 let why = "the ledger is older than the records, and they have no run of it";
@@ -250,9 +247,11 @@ impl Supervisor {
                 continue;
             }
             let has_begun = slot.state == SlotState::Running && !queued.contains(&run_id);
-            let end = self.end_of(&run_id).or_else(|| has_begun.then(RecordedEnd::lost));
+            let end = recorded_end(&self.parts.host, &run_id);
+            let end = end.or_else(|| has_begun.then(RecordedEnd::lost));
             match end {
-                Some(RecordedEnd { outcome, stop_reason, reason, ended_at, failed }) => {
+                Some(RecordedEnd { outcome, stop_reason, reason, ended_at, repeatable }) => {
+                    let failed = repeatable.map(|origin| FailedRun { origin, stop_reason });
                     if let Some(failed) = failed
                         && let Some(ended_at) = ended_at
                         && self.retry(&slot.key.job, &run_id, failed, ended_at).await
@@ -270,78 +269,6 @@ impl Supervisor {
         let why = "the daemon stopped before its run began".to_owned();
         self.parts.ledger.end_without_slot((StopReason::Interrupted, why), now).await?;
         Ok(left)
-    }
-
-    /// Returns how the run of an open slot ended; `None` if its transcript does not exist or is empty,
-    /// so that the run had not begun.
-    pub(super) fn end_of(&self, run_id: &RunId) -> Option<RecordedEnd> {
-        let transcript = self.parts.host.state.find_run(run_id)?.transcript();
-        let interrupted = Outcome::Interrupted;
-        let unreadable = |why: &dyn std::fmt::Display| {
-            let reason = format!("{interrupted} (its transcript cannot be read: {why})");
-            Some(RecordedEnd::interrupted(reason))
-        };
-        let lines = match read_lines(&transcript) {
-            Ok(lines) => lines,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return None,
-            Err(error) => return unreadable(&error),
-        };
-        let mut problem = None;
-        let lines: Vec<ReadLine> =
-            lines.map_while(|line| line.map_err(|error| problem = Some(error)).ok()).collect();
-        match (RunSummary::fold(&lines), problem) {
-            (Some(row), _) => {
-                let outcome = row.outcome.unwrap_or(interrupted);
-                let stop_reason = row.stop_reason.unwrap_or(StopReason::Interrupted);
-                let failed = (outcome == Outcome::Failed && !has_started_change(&lines))
-                    .then(|| origin_of(&lines))
-                    .flatten()
-                    .map(|origin| FailedRun { origin, stop_reason });
-                let reason = format!("{outcome} ({stop_reason})");
-                let ended_at = row.ended_at.as_deref().and_then(|at| at.parse().ok());
-                Some(RecordedEnd { outcome, stop_reason, reason, ended_at, failed })
-            }
-            (None, Some(problem)) => unreadable(&problem),
-            (None, None) if lines.is_empty() => None,
-            (None, None) => unreadable(&"it does not begin with `session_start`"),
-        }
-    }
-}
-
-/// How the run of an open slot ended.
-pub(super) struct RecordedEnd {
-    pub(super) outcome: Outcome,
-    pub(super) stop_reason: StopReason,
-    /// The reason for the row of the slot.
-    reason: String,
-    /// When the run ended; `None` if its transcript is lost, unreadable or has no last line.
-    ended_at: Option<DateTime<Utc>>,
-    /// The run, if its job may repeat it.
-    failed: Option<FailedRun>,
-}
-
-impl RecordedEnd {
-    /// Returns the end of a run that had begun, and whose transcript is gone or empty.
-    fn lost() -> Self {
-        Self::interrupted(format!("{} (its transcript is gone)", Outcome::Interrupted))
-    }
-
-    fn interrupted(reason: String) -> Self {
-        let (outcome, stop_reason) = (Outcome::Interrupted, StopReason::Interrupted);
-        Self { outcome, stop_reason, reason, ended_at: None, failed: None }
-    }
-}
-
-/// Tells whether a run has started a write or admin call.
-fn has_started_change(lines: &[ReadLine]) -> bool {
-    lines.iter().filter_map(known).any(Event::starts_change)
-}
-
-/// Returns why a run began, by its first line.
-fn origin_of(lines: &[ReadLine]) -> Option<Origin> {
-    match lines.first().and_then(known) {
-        Some(Event::SessionStart(start)) => Some(start.origin.clone()),
-        Some(_) | None => None,
     }
 }
 

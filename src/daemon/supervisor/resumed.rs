@@ -39,7 +39,7 @@ impl Supervisor {
         let model = model_of(&self.config.borrow(), &waiting).to_owned();
         let Waiting { run_id, job, origin, is_caught_up, resumed, .. } = waiting;
         let Some(run) = resumed else { return };
-        tracing::info!(job = job.as_str(), %run_id, count = run.resumption.count, "run continued");
+        tracing::info!(job = job.as_str(), %run_id, count = run.resumption.history.resumptions + 1, "run continued");
         let (stop, stopped) = watch::channel(stop);
         let active = Active { job, model, is_caught_up, is_resumed: true, origin, stop };
         self.active.insert(run_id.clone(), active);

@@ -63,10 +63,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
         config: Arc::new(loaded.config.unwrap()),
         ledger,
         reload: Box::new(|| Loaded { config: None, report: Default::default() }),
-        degraded: Vec::new(),
-        resumable: Vec::new(),
-        unrecovered: BTreeMap::new(),
-        recorded_until: BTreeMap::new(),
+        inherited: Inheritance::default(),
         watchdog: None,
     };
     Bench { clock, supervisor: Supervisor::new(parts).await.unwrap().0, temp }

@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::Supervisor;
 use super::queue::Waiting;
-use crate::daemon::recovery::{Recovered, Recovery, end_panicked, recover_again};
+use crate::daemon::recovery::{Recovered, Recovery, end_panicked, recorded_end, recover_again};
 use crate::domain::{JobName, Outcome, RunId, Stop, StopReason};
 use crate::store::{EndedRuns, SlotState};
 use crate::text::redact::Redactor;
@@ -245,7 +245,7 @@ impl Supervisor {
         let slot = self.parts.ledger.read(move |reader| reader.open_slot_of(&id)).await;
         match slot {
             Ok(None) => {}
-            Ok(Some(slot)) => match self.end_of(&run_id) {
+            Ok(Some(slot)) => match recorded_end(&self.parts.host, &run_id) {
                 Some(end) => {
                     self.record_end(slot.key.job, run_id, (end.outcome, end.stop_reason), now)
                         .await;
