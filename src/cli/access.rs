@@ -110,6 +110,6 @@ mod tests {
         let denied = denied(&temp.path().join("none/x"), &io::ErrorKind::PermissionDenied.into());
         assert!(denied.message.contains(&temp.path().display().to_string()), "{denied:?}");
         assert!(denied.message.contains("belongs to") && denied.hints[0].contains("sudo -u"));
-        assert_eq!(denied.exit_code(), 1);
+        assert_eq!(denied.exit(), super::super::exit::Exit::Failed);
     }
 }

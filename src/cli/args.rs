@@ -4,15 +4,18 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+/// The heading of the options that every verb takes.
+const GLOBAL: &str = "Global options";
+
 /// Run language-model agents on a schedule, unattended, on machines that matter.
 #[derive(Debug, Parser)]
 #[command(name = "dutyd", version, about)]
 pub(crate) struct Cli {
     /// Set the directory of config.yaml, jobs.yaml and tools.yaml
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = GLOBAL)]
     pub(crate) config_dir: Option<PathBuf>,
     /// Set the directory of transcripts, ledger and socket
-    #[arg(long, global = true, value_name = "DIR")]
+    #[arg(long, global = true, value_name = "DIR", help_heading = GLOBAL)]
     pub(crate) state_dir: Option<PathBuf>,
     /// Set the output format
     #[arg(
@@ -20,11 +23,12 @@ pub(crate) struct Cli {
         long = "output",
         global = true,
         value_name = "FORMAT",
-        default_value = "table"
+        default_value = "table",
+        help_heading = GLOBAL
     )]
     pub(crate) output: OutputForm,
     /// Disable coloured output
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = GLOBAL)]
     pub(crate) no_color: bool,
     #[command(subcommand)]
     pub(crate) verb: Verb,
@@ -80,15 +84,15 @@ pub(crate) enum Verb {
     Audit(AuditArgs),
     /// Pause the schedule of a job; its waiting and active runs continue
     Pause(PauseArgs),
-    /// End the pause of a job
+    /// End the pause of a job; due times from now on run again
     Unpause(UnpauseArgs),
     /// Have the daemon run a job now, and print the id of the run
     Trigger(TriggerArgs),
-    /// Run a job for each due time of a past period that has no slot; print the number of runs
+    /// Run a job for due times of the past; print the number of runs
     Backfill(BackfillArgs),
     /// List runs, newest first
     Runs(RunsArgs),
-    /// Stop a run
+    /// Stop a run, the runs of a job, or all runs
     Cancel(CancelArgs),
     /// Show what a run did, starting with the result
     Show(ShowArgs),
@@ -98,19 +102,19 @@ pub(crate) enum Verb {
     Mcp(McpArgs),
     /// List the calls that are waiting for approval
     Approvals(ApprovalsArgs),
-    /// Approve a waiting call
+    /// Approve a waiting call, which then runs at once
     Approve(AnswerArgs),
-    /// Deny a waiting call
+    /// Deny a waiting call; the model gets the reason
     Deny(DenyArgs),
     /// Evaluate a job's checklist without running it
     Check(CheckArgs),
     /// List the change plans
     Plans,
-    /// Show a change plan
+    /// Show a change plan: its steps, and the reads that they rest on
     Plan(ShowPlanArgs),
     /// Apply a change plan if nothing has changed since it was made
     Apply(ApplyArgs),
-    /// Discard a change plan
+    /// Discard a change plan, so that it can never be applied
     Discard(PlanArgs),
     /// Rebuild the index of runs from the transcripts
     Reindex,

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use super::args::{CallArgs, OutputForm};
 use super::context::Context;
 use super::error::CliError;
-use super::explain::REFUSED;
+use super::exit::Exit;
 use super::output;
 use crate::agent::{AcceptedCall, CallExecutor, CallOutput, Unrecorded};
 use crate::argv::parse_arguments;
@@ -24,12 +24,6 @@ use crate::sinks::Observers;
 use crate::text::redact::Redactor;
 use crate::text::template::Template;
 use crate::tools::JudgedCall;
-
-/// The exit code of a call to an unavailable tool.
-const NOT_FOUND: u8 = 3;
-
-/// The exit code of a call that timed out.
-const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode, CliError> {
     // Its directories must belong to the user whose runs need them.
@@ -67,7 +61,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
             if decision.kind == DecisionKind::Deny {
                 end(Servers::default(), &host, &run_id).await;
                 report(context, &refused(&decision), Some(&decision), 0)?;
-                return Ok(ExitCode::from(REFUSED));
+                return Ok(Exit::Denied.into());
             }
             Servers::start_one(server, *category, &host, &ctx).await
         }
@@ -99,7 +93,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
                 return Err(CliError::usage(error.message));
             }
             report(context, &CallOutput::of_error(&error), None, 0)?;
-            return Ok(ExitCode::from(2));
+            return Ok(Exit::Usage.into());
         }
     };
     let judged = JudgedCall {
@@ -122,14 +116,15 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     drop(registered);
     end(servers, &host, &run_id).await;
     report(context, &result, Some(&decision), duration_ms)?;
-    Ok(ExitCode::from(match result.error_kind {
-        None => 0,
-        Some(ErrorKind::Denied) => REFUSED,
-        Some(ErrorKind::Timeout) => TIMED_OUT,
-        Some(ErrorKind::Interrupted) => super::run::CANCELLED,
-        Some(ErrorKind::InvalidArguments) => 2,
-        Some(_) => 1,
-    }))
+    let exit = match result.error_kind {
+        None => Exit::Success,
+        Some(ErrorKind::Denied) => Exit::Denied,
+        Some(ErrorKind::Timeout) => Exit::TimedOut,
+        Some(ErrorKind::Interrupted) => Exit::Cancelled,
+        Some(ErrorKind::InvalidArguments) => Exit::Usage,
+        Some(_) => Exit::Failed,
+    };
+    Ok(exit.into())
 }
 
 /// Reports that a tool is unavailable, and why.
@@ -145,7 +140,7 @@ fn not_there(
     }
     let error_kind = Some(ErrorKind::UnknownTool);
     report(context, &CallOutput { error_kind, content, ..CallOutput::default() }, None, 0)?;
-    Ok(ExitCode::from(NOT_FOUND))
+    Ok(Exit::NotFound.into())
 }
 
 /// Returns the configured values that a call to `tool` uses; each may contain a secret.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::args::CheckArgs;
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use super::source::{self, Source, Wanted};
 use crate::config::{Config, Trust};
@@ -29,7 +30,7 @@ pub(crate) async fn check(context: &Context, args: &CheckArgs) -> Result<ExitCod
     output::value(context.form, &report, || checklist(&report))?;
     source.tell(context.form);
     source.tell_stale();
-    Ok(ExitCode::from(u8::from(!report.ok)))
+    Ok(Exit::of_check(report.ok).into())
 }
 
 /// Renders the items of a report, one in each line.

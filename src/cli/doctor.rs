@@ -12,6 +12,7 @@ use super::check::checklist;
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use super::source::{self, Source, Wanted};
 use crate::config::{FileSet, Loaded, SecretsMode, Trust};
@@ -41,7 +42,7 @@ pub(crate) async fn doctor(context: &Context, args: &DoctorArgs) -> Result<ExitC
     items.insert(at, unit(context).await);
     let report = CheckReport::of(items);
     output::value(context.form, &report, || checklist(&report))?;
-    Ok(ExitCode::from(u8::from(!report.ok)))
+    Ok(Exit::of_check(report.ok).into())
 }
 
 fn item(name: &str, ok: bool, detail: impl Into<String>) -> CheckItem {

@@ -1,5 +1,7 @@
 //! The error of a command: a kind, a message and hints. The kind alone determines the exit code.
 
+use super::exit::Exit;
+
 /// The kind of a failure, which determines the exit code. *Source*: `docs/design/interfaces.md`,
 /// "Exit codes".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -12,22 +14,6 @@ pub enum ErrorKind {
     /// No daemon is running.
     NoDaemon,
 }
-
-/// The meaning of each exit code, for the man page. *Source*: `docs/design/interfaces.md`,
-/// "Exit codes".
-pub(super) const EXIT_CODES: &[(u8, &str)] = &[
-    (0, "Success: a run that succeeded or left a plan; a call that worked; the decision `allow`."),
-    (
-        1,
-        "Failure: a run that failed or was interrupted, a call that failed, the decision `ask`, output that cannot be written, or a check that found a problem.",
-    ),
-    (2, "Usage error, configuration error, or invalid arguments of a call."),
-    (3, "Not found, or an unknown tool."),
-    (4, "No daemon is running."),
-    (5, "Denied by policy."),
-    (124, "Timed out."),
-    (130, "Cancelled."),
-];
 
 /// The error of a command.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,14 +53,14 @@ impl CliError {
         self
     }
 
-    /// Returns the exit code of the process.
+    /// Returns how the process exits.
     #[must_use]
-    pub fn exit_code(&self) -> u8 {
+    pub fn exit(&self) -> Exit {
         match self.kind {
-            ErrorKind::Failed => 1,
-            ErrorKind::Usage => 2,
-            ErrorKind::NotFound => 3,
-            ErrorKind::NoDaemon => 4,
+            ErrorKind::Failed => Exit::Failed,
+            ErrorKind::Usage => Exit::Usage,
+            ErrorKind::NotFound => Exit::NotFound,
+            ErrorKind::NoDaemon => Exit::NoDaemon,
         }
     }
 }

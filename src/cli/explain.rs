@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use super::args::ExplainArgs;
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use super::source::{self, Source, Wanted};
 use crate::argv::parse_arguments;
@@ -14,9 +15,6 @@ use crate::config::Trust;
 use crate::domain::DecisionKind;
 use crate::run::{ExplainError, Explanation, explain as explain_call};
 use crate::sinks::Observers;
-
-/// The exit code of a call that the gate denies.
-pub(crate) const REFUSED: u8 = 5;
 
 /// The column in which the reason begins.
 const REASON: usize = 7;
@@ -62,9 +60,10 @@ pub(crate) async fn explain(context: &Context, args: &ExplainArgs) -> Result<Exi
     })?;
     source.tell(context.form);
     source.tell_stale();
-    Ok(ExitCode::from(match explained.decision {
-        DecisionKind::Allow => 0,
-        DecisionKind::Ask => 1,
-        DecisionKind::Deny => REFUSED,
-    }))
+    let exit = match explained.decision {
+        DecisionKind::Allow => Exit::Success,
+        DecisionKind::Ask => Exit::Failed,
+        DecisionKind::Deny => Exit::Denied,
+    };
+    Ok(exit.into())
 }

@@ -9,6 +9,7 @@ use super::args::{McpArgs, McpVerb};
 use super::call::operator_job;
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use crate::config::{Config, Job, McpServer, Trust};
 use crate::domain::RunId;
@@ -19,9 +20,6 @@ use crate::text::escape::one_line;
 use crate::text::redact::Redactor;
 use crate::text::suggest::nearest;
 use crate::tools::{Offer, Pins, RunningServer, ToolContext};
-
-/// The exit code if a server fails, or has a tool that a run leaves out.
-const WRONG: u8 = 1;
 
 pub(crate) async fn mcp(context: &Context, args: &McpArgs) -> Result<ExitCode, CliError> {
     let config = context.config(Trust::Required)?;
@@ -110,7 +108,7 @@ async fn list(context: &Context, config: &Config) -> Result<ExitCode, CliError> 
     output::value(context.form, &values, || {
         output::table(&["tool", "category", "pin", "description"], rows)
     })?;
-    Ok(ExitCode::from(if is_wrong { WRONG } else { 0 }))
+    Ok(Exit::of_check(!is_wrong).into())
 }
 
 /// Returns the row of a tool: what a run would have, and why not more.

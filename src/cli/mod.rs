@@ -14,7 +14,9 @@ mod context;
 mod demo;
 mod doctor;
 mod error;
+mod exit;
 mod explain;
+mod help;
 mod init;
 mod jobs;
 mod live;
@@ -47,26 +49,28 @@ mod yaml;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
+use clap::FromArgMatches as _;
 
 use args::{Cli, Verb};
 use context::Context;
 pub use error::{CliError, ErrorKind};
+pub use exit::Exit;
 
 /// Parses the arguments of this process, runs the verb and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let parsed = help::command().try_get_matches();
+    let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,
         Err(error) => {
-            let code = if error.use_stderr() { 2 } else { 0 };
+            let code = if error.use_stderr() { Exit::Usage } else { Exit::Success };
             let code = match error.print() {
                 Ok(()) => code,
                 Err(_) if error.use_stderr() => code,
-                Err(failed) if failed.kind() == std::io::ErrorKind::BrokenPipe => 0,
-                Err(_) => 1,
+                Err(failed) if failed.kind() == std::io::ErrorKind::BrokenPipe => Exit::Success,
+                Err(_) => Exit::Failed,
             };
-            return ExitCode::from(code);
+            return code.into();
         }
     };
     crate::process::share_heap();
@@ -79,7 +83,7 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) => {
             output::error(&error, color);
-            ExitCode::from(error.exit_code())
+            error.exit().into()
         }
     }
 }

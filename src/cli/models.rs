@@ -8,6 +8,7 @@ use serde_json::Value;
 use super::args::ModelsArgs;
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use super::source::{self, Source, Wanted};
 use super::wrap::{hang, terminal_width};
@@ -45,7 +46,7 @@ pub(crate) async fn models(context: &Context, args: &ModelsArgs) -> Result<ExitC
         None => table(&views),
     })?;
     source.tell(context.form);
-    Ok(ExitCode::from(u8::from(!answer.problems.is_empty())))
+    Ok(Exit::of_check(answer.problems.is_empty()).into())
 }
 
 async fn of_files(context: &Context, args: &ModelsArgs) -> Result<ModelsAnswer, CliError> {

@@ -9,6 +9,7 @@ use super::args::{ApplyArgs, PlanArgs, ShowPlanArgs};
 use super::call_view::{CallView, Extent, MARGIN};
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use super::source::{self, Source, Wanted};
 use crate::config::Trust;
@@ -17,9 +18,6 @@ use crate::run::{RunSpec, apply as apply_plan};
 use crate::sinks::Observers;
 use crate::store::{Ledger, SharedLedger, UnreadablePlan};
 use crate::text::escape::one_line;
-
-/// The exit code if a plan was not applied, or not completely.
-const NOT_DONE: u8 = 1;
 
 pub(crate) async fn plans(context: &Context) -> Result<ExitCode, CliError> {
     let source = source::find(context, Wanted::Record).await?;
@@ -84,7 +82,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         let full = shown(&plan, Extent::Full);
         if !Terminal::new().yes_about("Apply this?", &full).await {
             output::note("nothing was done");
-            return Ok(ExitCode::from(NOT_DONE));
+            return Ok(Exit::Failed.into());
         }
     }
     let config = context.config(Trust::Required)?;
@@ -121,7 +119,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
         output::note(&format!("{what}: {}", one_line(error)));
     }
     output::note(&format!("run {}: dutyd show {}", applied.ended.run_id, applied.ended.run_id));
-    Ok(if error.is_some() { ExitCode::from(NOT_DONE) } else { ExitCode::SUCCESS })
+    Ok(Exit::of_check(error.is_none()).into())
 }
 
 /// Returns the state directory as the source, never the daemon: only the owner of the directory may

@@ -2,15 +2,14 @@
 
 use std::process::ExitCode;
 
-use clap::CommandFactory as _;
-
-use super::args::{Cli, CompletionsArgs};
-use super::error::{CliError, EXIT_CODES};
-use super::output;
+use super::args::CompletionsArgs;
+use super::error::CliError;
+use super::exit::Exit;
+use super::{help, output};
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut Cli::command(), "dutyd", &mut script);
+    clap_complete::generate(args.shell, &mut help::command(), "dutyd", &mut script);
     output::raw(&script);
     Ok(ExitCode::SUCCESS)
 }
@@ -19,7 +18,7 @@ pub(crate) fn man() -> Result<ExitCode, CliError> {
     let failed =
         |error: std::io::Error| CliError::failed(format!("cannot render the manual page: {error}"));
     let mut page = Vec::new();
-    let command = Cli::command();
+    let command = help::command();
     let man = clap_mangen::Man::new(command.clone());
     man.render_title(&mut page).map_err(failed)?;
     man.render_name_section(&mut page).map_err(failed)?;
@@ -36,7 +35,8 @@ pub(crate) fn man() -> Result<ExitCode, CliError> {
         man.render_options_section(&mut page).map_err(failed)?;
     }
     page.extend(b".SH \"EXIT STATUS\"\n");
-    for (code, meaning) in EXIT_CODES {
+    for exit in Exit::ALL {
+        let (code, meaning) = (exit.code(), exit.meaning());
         page.extend(format!(".TP\n\\fB{code}\\fR\n{meaning}\n").as_bytes());
     }
     output::raw(&page);

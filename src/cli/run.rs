@@ -15,6 +15,7 @@ use super::args::{OutputForm, RunArgs, TriggerArgs};
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::live::LivePrinter;
 use super::output;
 use super::render::Renderer;
@@ -26,12 +27,6 @@ use crate::run::{Ended, RunExit, RunSpec, execute};
 use crate::sinks::{Observed, Observers};
 use crate::store::{ReadEvent, ReadLine, RunSummary};
 use crate::text::escape::one_line;
-
-/// The exit code of a cancelled run or call.
-pub(crate) const CANCELLED: u8 = 130;
-
-/// The exit code of a run that reached `max_duration`.
-const TIMED_OUT: u8 = 124;
 
 pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, CliError> {
     if args.interactive && !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
@@ -120,7 +115,7 @@ async fn run_in_daemon(
             output::note("stopping; running tools have 2 s to exit");
             let _: Value =
                 client.post(&format!("/runs/{run_id}/cancel"), &serde_json::json!({})).await?;
-            return Ok(ExitCode::from(CANCELLED));
+            return Ok(Exit::Cancelled.into());
         }
     }
     let row = || async { client.get::<RunSummary>(&format!("/runs/{run_id}"), &()).await };
@@ -135,7 +130,7 @@ async fn run_in_daemon(
             )));
         };
         output::note(&format!("{outcome}: {}", one_line(&error)));
-        return Ok(ExitCode::from(exit_code(outcome, stop_reason)));
+        return Ok(exit_of(outcome, stop_reason).into());
     };
     match context.form {
         OutputForm::Table => {
@@ -146,7 +141,7 @@ async fn run_in_daemon(
         form => output::value(form, &row().await?, String::new)?,
     }
     tell_plan(&run_id, end.outcome);
-    Ok(ExitCode::from(exit_code(end.outcome, end.stop_reason)))
+    Ok(exit_of(end.outcome, end.stop_reason).into())
 }
 
 /// Starts a run in the daemon; returns the response and the id of the run.
@@ -244,16 +239,16 @@ fn conclude(
         }
     }
     tell_plan(run_id.as_str(), end.outcome);
-    Ok(ExitCode::from(exit_code(end.outcome, end.stop_reason)))
+    Ok(exit_of(end.outcome, end.stop_reason).into())
 }
 
 /// Maps the end of a run to the exit code.
-pub(crate) fn exit_code(outcome: Outcome, stop_reason: StopReason) -> u8 {
+pub(crate) fn exit_of(outcome: Outcome, stop_reason: StopReason) -> Exit {
     match (outcome, stop_reason) {
-        (Outcome::Succeeded | Outcome::Planned | Outcome::Skipped, _) => 0,
-        (Outcome::Failed, StopReason::MaxDuration) => TIMED_OUT,
-        (Outcome::Cancelled, _) => CANCELLED,
-        (Outcome::Failed | Outcome::Interrupted, _) => 1,
+        (Outcome::Succeeded | Outcome::Planned | Outcome::Skipped, _) => Exit::Success,
+        (Outcome::Failed, StopReason::MaxDuration) => Exit::TimedOut,
+        (Outcome::Cancelled, _) => Exit::Cancelled,
+        (Outcome::Failed | Outcome::Interrupted, _) => Exit::Failed,
     }
 }
 

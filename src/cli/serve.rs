@@ -24,7 +24,7 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
         Err(error) if log::is_journal(&context.environment) => {
             let text = log::error_for_journal(&format!("error{}", output::explained(&error)));
             output::note(&text);
-            Ok(ExitCode::from(error.exit_code()))
+            Ok(error.exit().into())
         }
         done => done,
     }
@@ -72,7 +72,7 @@ async fn begin(context: &Context) -> Result<ExitCode, CliError> {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             log.error(&format!("error{}", output::explained(&error)));
-            Ok(ExitCode::from(error.exit_code()))
+            Ok(error.exit().into())
         }
     }
 }

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::args::{AuditArgs, SlotsArgs};
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use super::source::{self, Source, Wanted};
 use super::time::moment;
@@ -76,7 +77,7 @@ pub(crate) async fn audit(context: &Context, args: &AuditArgs) -> Result<ExitCod
     };
     output::value(context.form, &report, || report_text(&report))?;
     source.tell(context.form);
-    Ok(ExitCode::from(u8::from(!report.ok)))
+    Ok(Exit::of_check(report.ok).into())
 }
 
 fn audit_of_files(

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use super::client::Client;
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use super::pause::lost_pauses;
 
@@ -81,5 +82,5 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
         }
         output::hanging(&out, VALUE)
     })?;
-    Ok(ExitCode::from(u8::from(!report.is_good())))
+    Ok(Exit::of_check(report.is_good()).into())
 }

@@ -7,6 +7,7 @@ use serde_json::json;
 use super::args::{OutputForm, ValidateArgs};
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use crate::config::{Config, ConfigError, FileSet, Loaded, Report, SecretsMode, Trust};
 
@@ -37,7 +38,7 @@ pub(crate) fn validate(context: &Context, args: &ValidateArgs) -> Result<ExitCod
     if form != OutputForm::Table && !ok {
         output::note(&report.summary());
     }
-    Ok(ExitCode::from(if ok { 0 } else { 2 }))
+    Ok(if ok { Exit::Success } else { Exit::Usage }.into())
 }
 
 fn people(loaded: &Loaded, context: &Context) -> String {

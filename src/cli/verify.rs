@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::args::VerifyArgs;
 use super::context::Context;
 use super::error::CliError;
+use super::exit::Exit;
 use super::output;
 use super::runs::row_without_record;
 use super::show::no_record_error;
@@ -39,7 +40,7 @@ pub(crate) async fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitC
         Source::Files(_) => of_files(context, name)?,
     };
     output::value(context.form, &report, || report_text(&report))?;
-    Ok(ExitCode::from(u8::from(!report.ok)))
+    Ok(Exit::of_check(report.ok).into())
 }
 
 fn of_files(context: &Context, name: &str) -> Result<VerifyReport, CliError> {
@@ -108,7 +109,7 @@ fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
             report.without_head
         )
     })?;
-    Ok(ExitCode::from(u8::from(!report.ok)))
+    Ok(Exit::of_check(report.ok).into())
 }
 
 fn check_all(

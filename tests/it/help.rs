@@ -2,10 +2,11 @@
 
 use crate::support::Place;
 
-/// Returns the verbs under `Commands:`, without `help`.
+/// Returns the verbs of a help, without `help`.
 fn verbs(help: &str) -> Vec<String> {
-    let lines = help.lines().skip_while(|line| *line != "Commands:").skip(1);
-    let names = lines.take_while(|line| !line.is_empty()).filter_map(|line| {
+    let lines = help.lines().skip_while(|line| !["Commands:", "Write:"].contains(line));
+    let lines = lines.take_while(|line| !line.starts_with("Options:"));
+    let names = lines.filter_map(|line| {
         let name = line.split_whitespace().next()?;
         line.starts_with("  ").then(|| name.to_owned())
     });

@@ -275,7 +275,7 @@ pub(crate) struct RawLimits {
     /// Maximum number of input and output tokens, all model calls together. Defaults to no limit.
     #[schemars(range(min = 1))]
     pub(crate) max_tokens: Option<u64>,
-    /// Maximum cost per day in US dollars. Defaults to no limit.
+    /// Maximum cost in US dollars. Defaults to no limit.
     #[schemars(range(min = 0.000001))]
     pub(crate) max_cost_usd: Option<f64>,
     /// Maximum number of changed files. Defaults to 50.
