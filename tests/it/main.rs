@@ -11,6 +11,7 @@
 mod answers;
 mod approvals;
 mod attacks;
+mod book;
 mod budget;
 mod builtin;
 mod cli;
@@ -40,7 +41,7 @@ mod precheck;
 mod process;
 mod project;
 mod provider;
-mod readme;
+
 mod record;
 mod reload;
 mod resume;
