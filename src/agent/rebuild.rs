@@ -398,9 +398,10 @@ impl<'a> CallLines<'a> {
         let (start, step) = (self.starts.get(&call.call_id), self.steps.get(&call.call_id));
         let text = end.view.as_ref().or(end.output.as_ref()).cloned().unwrap_or_default();
         // What a program printed is untrusted. The text about a planned step has its own delimiters.
-        let content = match start.is_some() && step.is_none() {
-            true => sources.marker.wrap(&call.call_id, &text),
-            false => text,
+        let content = if start.is_some() && step.is_none() {
+            sources.marker.wrap(&call.call_id, &text)
+        } else {
+            text
         };
         let images = end.details.get("images").and_then(Value::as_array).into_iter().flatten();
         let images: Vec<Image> = images.filter_map(sources.image).collect();

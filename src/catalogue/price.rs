@@ -126,11 +126,8 @@ impl PeakRow {
         let is_weekend = at.weekday().num_days_from_monday() >= 5;
         let now = at.time();
         (self.weekends || !is_weekend)
-            && self.hours.iter().filter_map(|span| parse_span(span)).any(|(from, until)| match from
-                <= until
-            {
-                true => from <= now && now < until,
-                false => from <= now || now < until,
+            && self.hours.iter().filter_map(|span| parse_span(span)).any(|(from, until)| {
+                if from <= until { from <= now && now < until } else { from <= now || now < until }
             })
     }
 }

@@ -58,9 +58,10 @@ impl CatalogueFile {
                 let Some(other) = before.and_then(|before| self.models.get(before)) else {
                     continue;
                 };
-                let message = match other.id == row.id {
-                    true => format!("a second row for `{id}`"),
-                    false => format!("the row of `{}` names the same model", other.id),
+                let message = if other.id == row.id {
+                    format!("a second row for `{id}`")
+                } else {
+                    format!("the row of `{}` names the same model", other.id)
                 };
                 problems.push((pointer, message));
             }

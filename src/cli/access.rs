@@ -58,10 +58,7 @@ fn sudo_command(dirs: &Dirs, owner: &str) -> String {
 ///
 /// *Errors*: the caller cannot read `path`, or cannot tell whether it exists.
 pub(crate) fn exists_and_readable(path: &Path) -> Result<bool, CliError> {
-    let wanted = match path.is_dir() {
-        true => Access::READ_OK | Access::EXEC_OK,
-        false => Access::READ_OK,
-    };
+    let wanted = if path.is_dir() { Access::READ_OK | Access::EXEC_OK } else { Access::READ_OK };
     match access(path, wanted) {
         Ok(()) => Ok(true),
         Err(rustix::io::Errno::NOENT | rustix::io::Errno::NOTDIR) => Ok(false),

@@ -280,13 +280,15 @@ fn candidates(context: &Context) -> Result<Vec<PathBuf>, CliError> {
         LockHolder::Daemon(address) => Some(address.socket),
         LockHolder::Nobody | LockHolder::Process => None,
     };
-    let usual = match context.state_named {
-        true => socket_path(&context.dirs.state, None),
-        false => Path::new(SYSTEM_RUNTIME_DIRECTORY).join("control.sock"),
+    let usual = if context.state_named {
+        socket_path(&context.dirs.state, None)
+    } else {
+        Path::new(SYSTEM_RUNTIME_DIRECTORY).join("control.sock")
     };
     // The lock belongs to the state directory that the user named, or else to a daemon of the user.
-    Ok(match context.state_named {
-        true => announced.into_iter().chain([usual, own]).collect(),
-        false => [usual].into_iter().chain(announced).chain([own]).collect(),
+    Ok(if context.state_named {
+        announced.into_iter().chain([usual, own]).collect()
+    } else {
+        [usual].into_iter().chain(announced).chain([own]).collect()
     })
 }

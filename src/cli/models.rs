@@ -81,12 +81,10 @@ fn with_warnings(context: &Context, error: CliError) -> CliError {
     let mut report = context.load(&set, Trust::Advised, SecretsMode::Tolerate).report;
     report.warnings.retain(|warning| warning.field.starts_with("models."));
     report.errors.clear();
-    match report.warnings.is_empty() {
-        true => error,
-        false => CliError {
-            message: format!("{}\n{}", error.message, report.render().trim_end()),
-            ..error
-        },
+    if report.warnings.is_empty() {
+        error
+    } else {
+        CliError { message: format!("{}\n{}", error.message, report.render().trim_end()), ..error }
     }
 }
 

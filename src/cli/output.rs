@@ -49,9 +49,10 @@ pub(crate) fn own_path() -> String {
 /// Quotes a word for a POSIX shell, if needed.
 pub(crate) fn shell_word(word: &str) -> String {
     let is_plain = |b: u8| b.is_ascii_alphanumeric() || b"/-_.=:@,+".contains(&b);
-    match !word.is_empty() && word.bytes().all(is_plain) {
-        true => word.to_owned(),
-        false => format!("'{}'", word.replace('\'', r"'\''")),
+    if !word.is_empty() && word.bytes().all(is_plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
     }
 }
 

@@ -268,10 +268,8 @@ impl Renderer {
     fn resumption(&self, line: &RawLine) -> String {
         let number =
             |field: &str| line.event.get(field).and_then(Value::as_u64).unwrap_or_default();
-        let cause = match self.seen.is_suspended {
-            true => "the daemon was stopped",
-            false => "the daemon died",
-        };
+        let cause =
+            if self.seen.is_suspended { "the daemon was stopped" } else { "the daemon died" };
         let mut what = cause.to_owned();
         if let Some((last, now)) = self.seen.last.zip(time(line)) {
             let _ = write!(what, "; the line before is {} old", span((now - last).num_seconds()));

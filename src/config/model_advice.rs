@@ -71,10 +71,7 @@ fn warn_of_unknown_id(
         return None;
     }
     let as_of = catalogue.as_of().map(|day| format!(" of {day}")).unwrap_or_default();
-    let rules = match found.has_family {
-        true => "; the rules of its family apply",
-        false => "",
-    };
+    let rules = if found.has_family { "; the rules of its family apply" } else { "" };
     let message = format!("`{}` is not in the catalogue{as_of}{rules}", remote.model);
     let hint = catalogue.nearest(&remote.model).map(|near| format!("did you mean `{near}`?"));
     Some((message, hint))
@@ -102,9 +99,10 @@ fn warn_of_shutdown(
     let instead = routed_to
         .map(|id| format!("; from then on, it serves `{id}` in its place"))
         .unwrap_or_default();
-    Some(match day <= today {
-        true => format!("the provider has not served `{model}` since {day}{instead}"),
-        false => format!("the provider serves `{model}` only until {day}{instead}"),
+    Some(if day <= today {
+        format!("the provider has not served `{model}` since {day}{instead}")
+    } else {
+        format!("the provider serves `{model}` only until {day}{instead}")
     })
 }
 

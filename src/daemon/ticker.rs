@@ -305,9 +305,10 @@ impl MetaDataStorage for Store {
     fn list_next_ticks(&mut self) -> Answer<Vec<JobAndNextTick>> {
         let now = self.clock.now();
         let mut table = self.lock();
-        let claimed = match table.trusted_until.is_none_or(|until| now <= until) {
-            true => table.claim(now + LOOKAHEAD),
-            false => Vec::new(),
+        let claimed = if table.trusted_until.is_none_or(|until| now <= until) {
+            table.claim(now + LOOKAHEAD)
+        } else {
+            Vec::new()
         };
         drop(table);
         // One entry is enough: it only wakes the supervisor, which takes everything that is due.

@@ -76,10 +76,7 @@ fn walk(
     flags: OFlags,
     how: ResolveFlags,
 ) -> Result<OwnedFd, Errno> {
-    let mount = match how.contains(ResolveFlags::NO_XDEV) {
-        true => Some(mount_of(root)?),
-        false => None,
-    };
+    let mount = if how.contains(ResolveFlags::NO_XDEV) { Some(mount_of(root)?) } else { None };
     let mut at = openat(root, ".", PLACE | OFlags::DIRECTORY, Mode::empty())?;
     let mut parts = path.components().filter(|part| *part != Component::CurDir).peekable();
     while let Some(part) = parts.next() {

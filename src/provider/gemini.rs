@@ -287,9 +287,10 @@ impl Answer {
             known.push_str(piece);
             return;
         }
-        self.parts.push(match is_thought {
-            true => json!({"text": piece, "thought": true}),
-            false => json!({"text": piece}),
+        self.parts.push(if is_thought {
+            json!({"text": piece, "thought": true})
+        } else {
+            json!({"text": piece})
         });
     }
 

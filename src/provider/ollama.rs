@@ -97,9 +97,10 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     if let Some(effort) = settings.sent_effort() {
         // For a model without levels, thinking is on or off.
         let has_levels = settings.traits.ollama_levels == Some(true);
-        let think = match has_levels && effort != Effort::None {
-            true => Value::from(effort.as_str()),
-            false => (effort != Effort::None).into(),
+        let think = if has_levels && effort != Effort::None {
+            Value::from(effort.as_str())
+        } else {
+            (effort != Effort::None).into()
         };
         set(&mut body, "think", think);
     }

@@ -86,19 +86,21 @@ fn body(settings: &Remote, request: ModelRequest<'_>, asks_encrypted: bool) -> V
             }
             Turn::Assistant(turn) => assistant(settings, turn, &mut input, &mut custom),
             Turn::ToolResults(results) => input.extend(results.iter().map(|result| {
-                let kind = match custom.contains(&result.call_id) {
-                    true => "custom_tool_call_output",
-                    false => "function_call_output",
+                let kind = if custom.contains(&result.call_id) {
+                    "custom_tool_call_output"
+                } else {
+                    "function_call_output"
                 };
                 let text = content(settings, result);
                 let shown = images(settings, result)
                     .iter()
                     .map(|image| json!({"type": "input_image", "image_url": data_url(image)}));
-                let output: Value = match images(settings, result).is_empty() {
-                    true => json!(text),
-                    false => std::iter::once(json!({"type": "input_text", "text": text}))
+                let output: Value = if images(settings, result).is_empty() {
+                    json!(text)
+                } else {
+                    std::iter::once(json!({"type": "input_text", "text": text}))
                         .chain(shown)
-                        .collect(),
+                        .collect()
                 };
                 json!({"type": kind, "call_id": wire_id(&result.call_id, ID), "output": output})
             })),

@@ -112,10 +112,8 @@ impl RemoteModel {
             return Err(ModelError::new(ErrorClass::BadRequest, message));
         }
         let base_url = &self.settings.base_url;
-        let base_url = match self.holds_secret(base_url) {
-            true => digest_of(base_url),
-            false => base_url.clone(),
-        };
+        let base_url =
+            if self.holds_secret(base_url) { digest_of(base_url) } else { base_url.clone() };
         if let Some(data) = data.as_object_mut() {
             data.insert("format".to_owned(), self.format.name().into());
             data.insert("model".to_owned(), self.settings.model.clone().into());
@@ -185,9 +183,10 @@ impl RemoteModel {
         let outgoing = self.outgoing(request);
         let builder = self.http()?.post(format!("{}{}", self.settings.base_url, outgoing.path));
         let builder = self.with_headers(builder, &self.format.headers(&self.settings));
-        let (first_byte, idle) = match self.settings.stream {
-            true => (self.settings.first_byte(), self.settings.idle_timeout),
-            false => (self.settings.first_byte(), self.settings.timeout),
+        let (first_byte, idle) = if self.settings.stream {
+            (self.settings.first_byte(), self.settings.idle_timeout)
+        } else {
+            (self.settings.first_byte(), self.settings.timeout)
         };
         let patience = http::Patience { first_byte, idle };
         let sent = http::send(builder.json(&outgoing.body), patience, self.clock.as_ref()).await;
@@ -383,9 +382,12 @@ fn read_list(
 ) -> Result<(), ModelError> {
     check_values(body)?;
     let chunks: Vec<&serde_json::value::RawValue> = serde_json::from_slice(without_mark(body))
-        .map_err(|error| match error.is_eof() {
-            true => ModelError::new(ErrorClass::StreamInterrupted, "the response was cut off"),
-            false => malformed(format!("the response is not JSON: {error}")),
+        .map_err(|error| {
+            if error.is_eof() {
+                ModelError::new(ErrorClass::StreamInterrupted, "the response was cut off")
+            } else {
+                malformed(format!("the response is not JSON: {error}"))
+            }
         })?;
     let mut text = String::new();
     for chunk in chunks {

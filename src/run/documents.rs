@@ -242,13 +242,10 @@ pub(super) async fn change_warnings(
         |document: &&ProjectDocument| document.digest.is_none() || !before.contains(document);
     let sentence = |document: &ProjectDocument| {
         let path = escape::one_line(&document.path);
-        match before.iter().any(|known| known.path == document.path) {
-            true => {
-                format!("`{path}` has changed since the run {run_id}; the model gets the new text")
-            }
-            false => {
-                format!("`{path}` is new since the run {run_id}; the model gets its text")
-            }
+        if before.iter().any(|known| known.path == document.path) {
+            format!("`{path}` has changed since the run {run_id}; the model gets the new text")
+        } else {
+            format!("`{path}` is new since the run {run_id}; the model gets its text")
         }
     };
     found.iter().filter(is_new).map(sentence).collect()

@@ -301,9 +301,10 @@ impl RunHistory {
             }
             Event::Preflight { items } => {
                 let failed: Vec<_> = items.iter().filter(|item| !item.ok).cloned().collect();
-                self.preflight = match failed.is_empty() {
-                    true => PreflightRecord::Passed,
-                    false => PreflightRecord::Failed(failed),
+                self.preflight = if failed.is_empty() {
+                    PreflightRecord::Passed
+                } else {
+                    PreflightRecord::Failed(failed)
                 };
             }
             // The first call comes after the checklist.

@@ -23,13 +23,14 @@ pub(super) async fn models(
     let others = first.fallback.iter().filter_map(|name| spec.config.models.get(name));
     let models: Vec<&Arc<Model>> = std::iter::once(first).chain(others).collect();
     let is_remote = |model: &&Arc<Model>| matches!(model.provider, Provider::Remote(_));
-    let learned = match models.iter().any(is_remote) {
-        true => Learned::read(host).await.unwrap_or_else(|error| {
+    let learned = if models.iter().any(is_remote) {
+        Learned::read(host).await.unwrap_or_else(|error| {
             tracing::warn!(%error, "failed to read what is known of the models");
             // A parameter that a provider refuses then costs one request again.
             Learned::default()
-        }),
-        false => Learned::default(),
+        })
+    } else {
+        Learned::default()
     };
     models.into_iter().map(|model| in_use(model, &learned, spec, history, host)).collect()
 }

@@ -24,13 +24,12 @@ pub(super) async fn prompt(
     let working_dir = &ctx.working_dir;
     // In a remote job, this path names a directory on the other host, so do not look for a
     // repository here.
-    let found = match ctx.programs.execution.is_local() {
-        true => {
-            let (directory, environment) = (working_dir.clone(), host.environment.clone());
-            let work = move || (repository(&directory).1, environment.find_program("git"));
-            scope.on_host(work).await
-        }
-        false => Ok((None, None)),
+    let found = if ctx.programs.execution.is_local() {
+        let (directory, environment) = (working_dir.clone(), host.environment.clone());
+        let work = move || (repository(&directory).1, environment.find_program("git"));
+        scope.on_host(work).await
+    } else {
+        Ok((None, None))
     };
     let (root, git) = found.unwrap_or_default();
     let git = match (&root, git) {

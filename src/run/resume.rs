@@ -106,10 +106,8 @@ async fn continue_session(scope: &RunScope, history: &RunHistory) -> SessionResu
     let Some(start) = RecordedStart::find(&history.events) else {
         return end_unresumable(scope, history, "the transcript has no start".to_owned()).await;
     };
-    let repository = match start.lacks_repository() {
-        true => repository_text(scope).await,
-        false => start.repository,
-    };
+    let repository =
+        if start.lacks_repository() { repository_text(scope).await } else { start.repository };
     let system = SystemPrompt { text: start.system, stable: start.stable, repository };
     let mut parts = match session_parts(scope, system, Some(history)).await {
         Ok(parts) => parts,

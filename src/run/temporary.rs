@@ -188,10 +188,8 @@ impl MeasurementPlan {
 /// Returns the bytes that this process can still write to the file system of `path`; `None` if unknown.
 fn free_bytes(path: &Path) -> Option<u64> {
     let Ok(system) = rustix::fs::statvfs(path) else { return None };
-    let blocks = match rustix::process::geteuid().is_root() {
-        true => system.f_bfree,
-        false => system.f_bavail,
-    };
+    let blocks =
+        if rustix::process::geteuid().is_root() { system.f_bfree } else { system.f_bavail };
     Some(blocks.saturating_mul(system.f_frsize))
 }
 

@@ -51,10 +51,8 @@ pub fn tool_context(
         let _ = create_private_dir(&working_dir);
     }
     let is_resolved = is_local && links == Links::Resolved;
-    let working_dir = match is_resolved {
-        true => resolved(&working_dir).unwrap_or(working_dir),
-        false => working_dir,
-    };
+    let working_dir =
+        if is_resolved { resolved(&working_dir).unwrap_or(working_dir) } else { working_dir };
     let temporary = host.state.make_temporary(run_id)?;
     if let Some(run) = &outputs {
         // Create the directory before the first sandbox is built: a sandbox allows only paths that
@@ -74,9 +72,10 @@ pub fn tool_context(
     env.insert("TMPDIR".to_owned(), temporary.display().to_string());
     let rules = path_rules(config, job, host, Some((&temporary, outputs.as_ref())), links);
     // In a remote job, the processes on this host may write only to the temporary directory.
-    let sandboxed = match is_local {
-        true => rules.clone(),
-        false => PathRules {
+    let sandboxed = if is_local {
+        rules.clone()
+    } else {
+        PathRules {
             working_dir: temporary.clone(),
             writable: vec![temporary.clone()],
             readable: Vec::new(),
@@ -87,7 +86,7 @@ pub fn tool_context(
                 None,
                 links,
             )
-        },
+        }
     };
     let bash = match is_local {
         true if links == Links::AsWritten => None,
@@ -142,9 +141,10 @@ fn execution(
     // An MCP server on this host could reach the remote host through a shared connection.
     let mut servers = config.mcp_servers.values();
     let is_alone = !servers.any(|server| matches!(server.transport, McpTransport::Stdio { .. }));
-    let socket = match is_alone && matches!(job.environment, ExecutionTarget::Ssh(_)) {
-        true => Some(host.state.make_connections()?.join(run_id.as_str())),
-        false => None,
+    let socket = if is_alone && matches!(job.environment, ExecutionTarget::Ssh(_)) {
+        Some(host.state.make_connections()?.join(run_id.as_str()))
+    } else {
+        None
     };
     Ok(Arc::new(Remote::new(job.environment.clone(), path, socket)))
 }
@@ -165,10 +165,12 @@ pub fn path_rules(
 ) -> PathRules {
     let working_dir = working_dir(job, host);
     let is_local = job.environment.is_local();
-    let real = |path: &Path| match is_local && links == Links::Resolved {
-        true => resolved(path).unwrap_or_else(|_| path.to_path_buf()),
-        // We cannot resolve symlinks on the remote host.
-        false => path.to_path_buf(),
+    let real = |path: &Path| {
+        if is_local && links == Links::Resolved {
+            resolved(path).unwrap_or_else(|_| path.to_path_buf())
+        } else {
+            path.to_path_buf()
+        }
     };
     let security = &config.settings.security;
     let allowed = job.allowed_paths.iter().chain(&security.allowed_paths).map(PathBuf::as_path);

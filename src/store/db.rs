@@ -172,9 +172,10 @@ impl Db {
 
 /// Converts an error of SQLite; one about the content of the file becomes [`DbError::Damaged`].
 pub(super) fn failed(path: &Path, error: rusqlite::Error) -> DbError {
-    match is_damage(&error) {
-        true => DbError::Damaged(path.to_path_buf()),
-        false => DbError::Sqlite { path: path.to_path_buf(), error },
+    if is_damage(&error) {
+        DbError::Damaged(path.to_path_buf())
+    } else {
+        DbError::Sqlite { path: path.to_path_buf(), error }
     }
 }
 

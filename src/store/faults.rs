@@ -49,10 +49,7 @@ pub(super) fn before_line(kind: Option<&str>) -> std::io::Result<()> {
 ///
 /// *Errors*: the fault.
 pub(super) fn in_temporary(run_id: &str) -> std::io::Result<()> {
-    match is_set("no_directory_for", run_id) {
-        true => Err(nix::errno::Errno::ENOTDIR.into()),
-        false => Ok(()),
-    }
+    if is_set("no_directory_for", run_id) { Err(nix::errno::Errno::ENOTDIR.into()) } else { Ok(()) }
 }
 
 /// Injects the fault in the session of a run of `job`.

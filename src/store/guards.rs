@@ -249,10 +249,7 @@ impl Guards {
                 .execute(params![plan_id, state])?;
         }
         for kind in Lost::ALL {
-            match self.lost.contains(&kind) {
-                true => kind.mark(ledger)?,
-                false => kind.unmark(ledger)?,
-            }
+            if self.lost.contains(&kind) { kind.mark(ledger)? } else { kind.unmark(ledger)? }
         }
         ledger
             .execute("UPDATE meta SET value = ?1 WHERE name = 'guards_revision'", [self.revision])
@@ -397,10 +394,7 @@ impl GuardsFile {
             self.write(ledger)?;
         }
         // An earlier start may have died before it could pause the jobs.
-        match Lost::Pauses.is_marked(ledger)? {
-            true => Ok(Restrictions::Gone),
-            false => Ok(found),
-        }
+        if Lost::Pauses.is_marked(ledger)? { Ok(Restrictions::Gone) } else { Ok(found) }
     }
 
     /// Does `work` in a transaction of the ledger. If it changes what restricts, writes the file before
@@ -765,12 +759,13 @@ mod tests {
             ] {
                 let home = tempfile::tempdir().unwrap();
                 restricted(home.path()).await;
-                match is_by_sql {
-                    false => damage(home.path(), sql),
-                    true => Connection::open(home.path().join("ledger.db"))
+                if !is_by_sql {
+                    damage(home.path(), sql)
+                } else {
+                    Connection::open(home.path().join("ledger.db"))
                         .unwrap()
                         .execute_batch(sql)
-                        .unwrap(),
+                        .unwrap()
                 }
                 let (ledger, found) = opened(home.path());
                 assert_eq!(found.restrictions, Restrictions::Merged, "{sql}");

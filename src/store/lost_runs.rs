@@ -53,10 +53,7 @@ impl StateDir {
             if known_runs.contains(id.as_str()) || self.is_open(id) || !run.path().is_dir() {
                 return;
             }
-            match has_ended(run) {
-                true => found.ended += 1,
-                false => found.open.push(run.clone()),
-            }
+            if has_ended(run) { found.ended += 1 } else { found.open.push(run.clone()) }
         });
         found.unreadable = visited.err();
         found

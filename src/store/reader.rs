@@ -103,12 +103,13 @@ pub fn parse_line(bytes: &[u8]) -> Result<ReadLine, String> {
 /// another meaning.
 fn parsed<T: serde::de::DeserializeOwned>(bytes: &[u8]) -> Result<Line<T>, String> {
     let line: Line<T> = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    match line.v <= FORMAT_VERSION {
-        true => Ok(line),
-        false => Err(format!(
+    if line.v <= FORMAT_VERSION {
+        Ok(line)
+    } else {
+        Err(format!(
             "format version {} is newer than {FORMAT_VERSION}, the newest that this dutyd reads; install a newer dutyd",
             line.v
-        )),
+        ))
     }
 }
 
@@ -132,9 +133,10 @@ pub fn raw_lines(path: &Path) -> io::Result<impl Iterator<Item = (String, ReadLi
 pub(super) fn open_regular(path: &Path) -> io::Result<File> {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let file = File::from(openat(CWD, path, flags, Mode::empty())?);
-    match file.metadata()?.is_file() {
-        true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file")),
+    if file.metadata()?.is_file() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"))
     }
 }
 

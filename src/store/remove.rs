@@ -184,9 +184,10 @@ fn parent(dir: &Dir, expected: &Stat) -> io::Result<Dir> {
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     let above = Dir::new(openat(dir.fd()?, c"..", flags, Mode::empty())?)?;
     let stat = above.stat()?;
-    match (stat.st_dev, stat.st_ino) == (expected.st_dev, expected.st_ino) {
-        true => Ok(above),
-        false => Err(io::Error::other("a directory was moved during its removal")),
+    if (stat.st_dev, stat.st_ino) == (expected.st_dev, expected.st_ino) {
+        Ok(above)
+    } else {
+        Err(io::Error::other("a directory was moved during its removal"))
     }
 }
 

@@ -47,10 +47,8 @@ impl Reserve {
     /// free.
     pub(super) fn adapt(&mut self) {
         let Ok(system) = fstatvfs(&self.file) else { return };
-        let blocks = match rustix::process::geteuid().is_root() {
-            true => system.f_bfree,
-            false => system.f_bavail,
-        };
+        let blocks =
+            if rustix::process::geteuid().is_root() { system.f_bfree } else { system.f_bavail };
         self.adapt_to(blocks.saturating_mul(system.f_frsize));
     }
 

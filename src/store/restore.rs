@@ -70,9 +70,12 @@ impl Ledger {
     ///
     /// *Errors*: [`DbError`].
     pub async fn settle_cancellations(&self) -> Result<(), DbError> {
-        self.write(|transaction| match Lost::Cancellations.is_marked(transaction)? {
-            true => Lost::Cancellations.unmark(transaction),
-            false => Ok(()),
+        self.write(|transaction| {
+            if Lost::Cancellations.is_marked(transaction)? {
+                Lost::Cancellations.unmark(transaction)
+            } else {
+                Ok(())
+            }
         })
         .await
     }

@@ -131,9 +131,10 @@ pub fn verify_each(
             return Ok((check.report, check.prev));
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            let what_next = match facts.is_open {
-                true => "; the next start of dutyd finds out whether the run had begun",
-                false => "",
+            let what_next = if facts.is_open {
+                "; the next start of dutyd finds out whether the run had begun"
+            } else {
+                ""
             };
             check.report.broken(format!("the transcript is missing{what_next}"), None);
             check.report.head =
@@ -265,9 +266,10 @@ impl<'a> Check<'a> {
             self.report.head = if is_same { HeadState::Match } else { HeadState::Differs };
             if !is_same {
                 let (found, known) = (self.report.lines, end.lines);
-                let reason = match found == known {
-                    true => "the last line does not match the hash in the ledger".to_owned(),
-                    false => format!("the transcript has {found} lines, expected {known}"),
+                let reason = if found == known {
+                    "the last line does not match the hash in the ledger".to_owned()
+                } else {
+                    format!("the transcript has {found} lines, expected {known}")
                 };
                 self.report.broken(reason, Some(found.min(known)));
             }

@@ -90,10 +90,11 @@ impl Redactor {
             let marker = format!("{MARKER}{}]", secret.name);
             all.extend(spellings(&secret.value).into_iter().map(|one| (one, marker.clone())));
         }
-        let search = match all.is_empty() {
-            true => Search::Nothing,
-            false => Scanner::new(all)
-                .map_or(Search::Impossible, |scanner| Search::Secrets(Arc::new(scanner))),
+        let search = if all.is_empty() {
+            Search::Nothing
+        } else {
+            Scanner::new(all)
+                .map_or(Search::Impossible, |scanner| Search::Secrets(Arc::new(scanner)))
         };
         Self { search }
     }

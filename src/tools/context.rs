@@ -98,9 +98,10 @@ impl ToolContext {
     /// of the remote target and a space, or an empty text on this host.
     #[must_use]
     pub fn state_prefix(&self) -> String {
-        match self.programs.execution.is_local() {
-            true => String::new(),
-            false => format!("{} ", self.programs.execution.name()),
+        if self.programs.execution.is_local() {
+            String::new()
+        } else {
+            format!("{} ", self.programs.execution.name())
         }
     }
 

@@ -154,9 +154,10 @@ impl DeclaredTool {
     /// Returns the program to start; `None` if the tools run on this host and the program is not
     /// installed.
     fn program(&self) -> Option<PathBuf> {
-        match self.ctx.programs.execution.is_local() {
-            true => self.tool.program.path.clone(),
-            false => Some(PathBuf::from(&self.tool.program.written)),
+        if self.ctx.programs.execution.is_local() {
+            self.tool.program.path.clone()
+        } else {
+            Some(PathBuf::from(&self.tool.program.written))
         }
     }
 
@@ -288,15 +289,14 @@ impl ToolRunner for DeclaredTool {
     async fn state(&self, call: &PreparedCall) -> Result<CallState, CallError> {
         let Tool { program, env, category, sandbox, .. } = self.tool.as_ref();
         let ctx = &self.ctx;
-        let (files, unbound) = match ctx.programs.execution.is_local() {
-            true => {
-                let files = self.files(call).await?;
-                let directories = files.iter().filter(|(_, state)| *state == DIRECTORY);
-                let mut unbound = vec![format!("other files that {} reads", program.written)];
-                unbound.extend(directories.map(|(path, _)| format!("the content of {path}")));
-                (files, unbound)
-            }
-            false => (BTreeMap::new(), vec![ctx.unbound_elsewhere()]),
+        let (files, unbound) = if ctx.programs.execution.is_local() {
+            let files = self.files(call).await?;
+            let directories = files.iter().filter(|(_, state)| *state == DIRECTORY);
+            let mut unbound = vec![format!("other files that {} reads", program.written)];
+            unbound.extend(directories.map(|(path, _)| format!("the content of {path}")));
+            (files, unbound)
+        } else {
+            (BTreeMap::new(), vec![ctx.unbound_elsewhere()])
         };
         let stdin = call.stdin.as_deref().map(|text| ctx.redactor.text(text).into_owned());
         Ok(CallState {

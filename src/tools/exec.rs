@@ -36,18 +36,17 @@ impl Process<'_> {
         context: &CallContext,
     ) -> (Option<Exit>, CallOutput) {
         let working_dir = PathBuf::from(&call.working_dir);
-        let sandbox = match ctx.is_sandboxed() {
-            true => {
-                let profiles = ctx.programs.sandboxes.clone();
-                let (category, own) = (self.category, self.sandbox.clone());
-                let directory = working_dir.clone();
-                let profile = move || profiles.of(category, &own, &directory);
-                tokio::select! {
-                    profile = ctx.host_work.run(profile) => profile,
-                    () = context.cancel.cancelled() => Err(HostWorkError::Late),
-                }
+        let sandbox = if ctx.is_sandboxed() {
+            let profiles = ctx.programs.sandboxes.clone();
+            let (category, own) = (self.category, self.sandbox.clone());
+            let directory = working_dir.clone();
+            let profile = move || profiles.of(category, &own, &directory);
+            tokio::select! {
+                profile = ctx.host_work.run(profile) => profile,
+                () = context.cancel.cancelled() => Err(HostWorkError::Late),
             }
-            false => Ok(Ok(None)),
+        } else {
+            Ok(Ok(None))
         };
         let failed = |kind, error: &dyn std::fmt::Display| {
             let message =

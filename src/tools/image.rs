@@ -65,9 +65,10 @@ pub(super) fn attached(bytes: Vec<u8>) -> Result<Image, CallError> {
     if width.max(height) <= SIDE && bytes.len() <= SENT {
         return Ok(image_of(&bytes, format, width, height));
     }
-    let picture = match width.max(height) > SIDE {
-        true => picture.resize(SIDE, SIDE, FilterType::Triangle),
-        false => picture,
+    let picture = if width.max(height) > SIDE {
+        picture.resize(SIDE, SIDE, FilterType::Triangle)
+    } else {
+        picture
     };
     // Send a PNG, which is lossless, unless the image was a JPEG or the PNG is too large.
     let (mut format, mut out) = (ImageFormat::Png, written(&picture, ImageFormat::Png));

@@ -77,9 +77,10 @@ pub(super) async fn ask(
     let mut output = Vec::new();
     let mut keep = |chunk: &[u8]| {
         output.extend_from_slice(chunk);
-        match output.len() > asked.most + 64 * 1024 {
-            true => Err(std::io::Error::other("it is larger than the limit for one answer")),
-            false => Ok(()),
+        if output.len() > asked.most + 64 * 1024 {
+            Err(std::io::Error::other("it is larger than the limit for one answer"))
+        } else {
+            Ok(())
         }
     };
     let exit = ctx.programs.spawner.run(&spec, cancel, &mut keep).await;

@@ -181,9 +181,10 @@ impl Walk<'_> {
             Waiting { relative: PathBuf::new(), depth: 1, ignores: self.ignores_above(&budget) };
         let queue = Mutex::new(Queue { waiting: vec![first], ..Queue::default() });
         let changed = Condvar::new();
-        let threads = match self.is_steady {
-            true => 1,
-            false => std::thread::available_parallelism().map_or(1, usize::from).min(THREADS),
+        let threads = if self.is_steady {
+            1
+        } else {
+            std::thread::available_parallelism().map_or(1, usize::from).min(THREADS)
         };
         std::thread::scope(|scope| {
             for _ in 1..threads {

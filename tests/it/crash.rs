@@ -75,9 +75,10 @@ fn check_calls(place: &Place, run_id: &str) {
             of_type("tool_call_start").into_iter().find(|of| of["call_id"] == end["call_id"]);
         let id = start.unwrap()["arguments"]["id"].as_str().unwrap().to_owned();
         let count = counts.get(&format!("{run_id} {id}")).copied().unwrap_or(0);
-        match end["is_error"].as_bool().unwrap() {
-            true => assert!(end["error_kind"] == "interrupted" && count <= 1, "{count}: {end}"),
-            false => assert_eq!(count, 1, "{end}"),
+        if end["is_error"].as_bool().unwrap() {
+            assert!(end["error_kind"] == "interrupted" && count <= 1, "{count}: {end}")
+        } else {
+            assert_eq!(count, 1, "{end}")
         }
     }
     assert!(counts.values().all(|count| *count == 1), "{counts:?}");

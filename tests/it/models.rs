@@ -571,9 +571,10 @@ fn each_family_is_asked_by_its_rules() {
     for model in ["gpt-5.5", "gpt-5.6-sol", "gpt-6.2-sol", "gpt-7-nova"] {
         let model = format!("model: {model}, reasoning_effort: low");
         run_of_two_calls(("openai", &model), calls("openai", "look"), |request| {
-            match request["reasoning"] == json!({"effort": "low", "summary": "auto"}) {
-                true => None,
-                false => Some("the test wants an effort and a summary"),
+            if request["reasoning"] == json!({"effort": "low", "summary": "auto"}) {
+                None
+            } else {
+                Some("the test wants an effort and a summary")
             }
         });
     }
@@ -727,9 +728,10 @@ fn a_history_that_is_refused_says_nothing_about_the_next_run() {
             let message = "messages.1.reasoning_content: Extra inputs are not permitted";
             return (400, error(message));
         }
-        let mut answer = match is_first {
-            true => calls("openai_chat", "look"),
-            false => says("openai_chat", "All is well."),
+        let mut answer = if is_first {
+            calls("openai_chat", "look")
+        } else {
+            says("openai_chat", "All is well.")
         };
         answer["choices"][0]["message"]["reasoning_content"] = "I think.".into();
         (200, answer)

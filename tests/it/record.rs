@@ -24,9 +24,8 @@ fn run(place: &Place) -> (String, PathBuf) {
 }
 
 fn find(below: &Path, name: &str) -> Option<PathBuf> {
-    std::fs::read_dir(below).ok()?.flatten().find_map(|entry| match entry.file_name() == name {
-        true => Some(entry.path()),
-        false => find(&entry.path(), name),
+    std::fs::read_dir(below).ok()?.flatten().find_map(|entry| {
+        if entry.file_name() == name { Some(entry.path()) } else { find(&entry.path(), name) }
     })
 }
 

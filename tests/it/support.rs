@@ -226,9 +226,10 @@ impl Place {
         let mut open = vec![self.state()];
         while let Some(directory) = open.pop() {
             for entry in std::fs::read_dir(directory).unwrap().flatten() {
-                match entry.path().is_dir() {
-                    true => open.push(entry.path()),
-                    false => files.push(entry.path()),
+                if entry.path().is_dir() {
+                    open.push(entry.path())
+                } else {
+                    files.push(entry.path())
                 }
             }
         }
@@ -358,18 +359,16 @@ fn without_look(name: &str, text: &str) -> String {
     let lines = text.split_inclusive('\n').map(|line| {
         let key = line.trim_start().trim_start_matches("- ");
         let indent = line.len() - key.len();
-        match key.starts_with("prompt:") || key.starts_with("prompt_file:") {
-            // In block style, the key goes on a line of its own, below a possible dash.
-            true => format!(
+        if key.starts_with("prompt:") || key.starts_with("prompt_file:") {
+            format!(
                 "{}allow_no_calls: true\n{}{key}",
                 line.get(..indent).unwrap_or_default(),
                 " ".repeat(indent)
-            ),
-            false => {
-                let flow = line.replace(", prompt:", ", allow_no_calls: true, prompt:");
-                flow.replace("{prompt:", "{allow_no_calls: true, prompt:")
-                    .replace("\"prompt\":", "\"allow_no_calls\": true, \"prompt\":")
-            }
+            )
+        } else {
+            let flow = line.replace(", prompt:", ", allow_no_calls: true, prompt:");
+            flow.replace("{prompt:", "{allow_no_calls: true, prompt:")
+                .replace("\"prompt\":", "\"allow_no_calls\": true, \"prompt\":")
         }
     });
     lines.collect()

@@ -142,9 +142,10 @@ impl Machine {
         self.faults.clear();
         if !self.confirmed {
             self.confirmed = true;
-            let text = match self.has_looked {
-                true => CONFIRMATION.to_owned(),
-                false => format!("{NOTHING_DONE} {CONFIRMATION}"),
+            let text = if self.has_looked {
+                CONFIRMATION.to_owned()
+            } else {
+                format!("{NOTHING_DONE} {CONFIRMATION}")
             };
             self.say(text, InputSource::Confirmation, events);
             return self.ask_or_stop(events);

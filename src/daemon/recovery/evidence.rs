@@ -236,9 +236,10 @@ fn config_of(host: &Host, digest: &str) -> Result<Arc<Config>, String> {
     let (trust, secrets) = (Trust::Given, SecretsMode::Resolve);
     let loaded = load(&set, &host.environment, trust, secrets, 0, host.clock.now());
     let config = loaded.config.ok_or_else(|| cannot_load(&loaded.report.summary()))?;
-    match config.digest == digest {
-        true => Ok(Arc::new(config)),
-        false => Err(cannot_load(&"the recorded files do not match their digest")),
+    if config.digest == digest {
+        Ok(Arc::new(config))
+    } else {
+        Err(cannot_load(&"the recorded files do not match their digest"))
     }
 }
 

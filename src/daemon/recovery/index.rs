@@ -14,10 +14,7 @@ pub(super) async fn repair_index(host: &Host) -> Result<usize, DbError> {
     let before = bound.clone();
     let last = ledger.read(move |reader| reader.last_record_end_before(&before)).await?;
     // An older index may lack any run.
-    let since = match last > index.last_before(bound.clone()).await? {
-        true => String::new(),
-        false => bound,
-    };
+    let since = if last > index.last_before(bound.clone()).await? { String::new() } else { bound };
     let from = since.clone();
     let ended = ledger.read(move |reader| {
         let mut ids = Vec::new();

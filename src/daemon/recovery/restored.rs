@@ -37,21 +37,17 @@ pub(super) async fn restore_ledger(
     found: &LedgerFound,
 ) -> Result<Restored, DbError> {
     let is_blank = host.ledger.get().await?.is_blank().await?;
-    let unknown = match is_blank && found.is_lost() {
-        true => Vec::new(),
-        false => unknown(host).await?,
-    };
+    let unknown = if is_blank && found.is_lost() { Vec::new() } else { unknown(host).await? };
     let mut plans = end_tried_plans(host, &unknown).await?;
     if !matches!(found.restrictions, Restrictions::Own | Restrictions::First) {
         let pruned = pruned_plans(host).await?;
         plans += host.ledger.get().await?.end_tried_plans(pruned).await?;
     }
-    let (slots, recorded_until) = match is_blank {
-        true => (restore_lost(host, config, resumable).await?, BTreeMap::new()),
-        false => {
-            let slots = fold_in(host, config, resumable, &unknown).await?;
-            (slots.len(), newest(&slots))
-        }
+    let (slots, recorded_until) = if is_blank {
+        (restore_lost(host, config, resumable).await?, BTreeMap::new())
+    } else {
+        let slots = fold_in(host, config, resumable, &unknown).await?;
+        (slots.len(), newest(&slots))
     };
     let is_older = plans > 0 || (!is_blank && slots > 0);
     let mut problems = Vec::new();
@@ -173,10 +169,7 @@ async fn unknown(host: &Host) -> Result<Vec<UnknownRun>, DbError> {
 /// waited.
 async fn end_tried_plans(host: &Host, unknown: &[UnknownRun]) -> Result<usize, DbError> {
     let applied: Vec<String> = unknown.iter().filter_map(UnknownRun::applied).collect();
-    match applied.is_empty() {
-        true => Ok(0),
-        false => host.ledger.get().await?.end_tried_plans(applied).await,
-    }
+    if applied.is_empty() { Ok(0) } else { host.ledger.get().await?.end_tried_plans(applied).await }
 }
 
 /// Returns the plans that wait in an older ledger although their runs are gone. They were decided:
@@ -209,10 +202,7 @@ async fn fold_in(
         Some(slot(&run.row, key, state_of(run.row.stop_reason), config))
     });
     let slots: Vec<Slot> = open.chain(ended).collect();
-    match slots.is_empty() {
-        true => Ok(slots),
-        false => ledger.fold_in(slots, host.clock.now()).await,
-    }
+    if slots.is_empty() { Ok(slots) } else { ledger.fold_in(slots, host.clock.now()).await }
 }
 
 /// The runs whose record has an end in the ledger.

@@ -192,9 +192,10 @@ impl Supervisor {
         if !self.queue.iter().any(|waiting| waiting.run_id == *run_id) {
             let is_known = self.parts.host.state.find_run(run_id).is_some();
             let run_id = run_id.clone();
-            return Err(match is_known {
-                true => CommandError::Over(run_id),
-                false => CommandError::NoRun(run_id),
+            return Err(if is_known {
+                CommandError::Over(run_id)
+            } else {
+                CommandError::NoRun(run_id)
             });
         }
         self.end_cancelled(vec![run_id.clone()], by.as_ref()).await?;
@@ -285,9 +286,10 @@ impl Supervisor {
         }));
         degraded.extend(self.silent_models());
         degraded.extend(self.unrecovered.runs.iter().map(|(run_id, run)| {
-            let problem = match run.has_ended {
-                true => "has ended, but its end could not be recorded everywhere",
-                false => "could neither continue nor end",
+            let problem = if run.has_ended {
+                "has ended, but its end could not be recorded everywhere"
+            } else {
+                "could neither continue nor end"
             };
             format!("the run {run_id} {problem} ({}); dutyd tries again", run.why)
         }));

@@ -56,10 +56,7 @@ impl Supervisor {
                 missed.extend(self.missed((&period, &schedule), &before, why));
                 period.settled = until;
             }
-            let too_late = match is_configured {
-                true => self.too_late(&period.job, now),
-                false => Some(now),
-            };
+            let too_late = if is_configured { self.too_late(&period.job, now) } else { Some(now) };
             let down = self.undecided((&period, &schedule), too_late, now).await?;
             if is_configured {
                 let key = JobEpoch { epoch, job: period.job.clone() };

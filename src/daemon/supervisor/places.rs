@@ -99,9 +99,10 @@ impl Supervisor {
         let waits = self.parts.host.waits.all();
         let mut places = Places::new(self.config.borrow().settings.max_concurrent_runs);
         for (run_id, active) in &self.active {
-            let activity = match waits.contains_key(run_id.as_str()) {
-                true => Activity::WaitsForModel,
-                false => Activity::Works,
+            let activity = if waits.contains_key(run_id.as_str()) {
+                Activity::WaitsForModel
+            } else {
+                Activity::Works
             };
             places.take(&active.model, activity);
         }

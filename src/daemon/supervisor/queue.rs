@@ -263,9 +263,10 @@ impl Queue {
                 }
             }
             for (number, waiting) in std::mem::take(&mut runs.behind) {
-                match is_wanted(&waiting) {
-                    true => own.push((number, waiting)),
-                    false => runs.behind.push_back((number, waiting)),
+                if is_wanted(&waiting) {
+                    own.push((number, waiting))
+                } else {
+                    runs.behind.push_back((number, waiting))
                 }
             }
             runs.slots -= own.iter().filter(|(_, waiting)| waiting.is_new_slot()).count();

@@ -228,9 +228,10 @@ impl Supervisor {
         for Recovered { run_id, began, .. } in ended {
             self.remove_unrecovered(&run_id);
             self.unrecovered.forget(&run_id);
-            match began {
-                true => self.close_slot_of(run_id, now).await,
-                false => self.end_unbegun(run_id, now).await,
+            if began {
+                self.close_slot_of(run_id, now).await
+            } else {
+                self.end_unbegun(run_id, now).await
             }
         }
         self.fill().await;

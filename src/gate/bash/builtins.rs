@@ -33,10 +33,7 @@ pub(super) fn inner(program: &str, arguments: &[Word]) -> Option<Vec<Inner>> {
         "source" | "." => unknown("runs a file as code"),
         "alias" => {
             let shows = |word: &Word| word.known().is_some_and(|word| !word.contains('='));
-            match arguments.iter().all(shows) {
-                true => Vec::new(),
-                false => unknown("keeps code for later"),
-            }
+            if arguments.iter().all(shows) { Vec::new() } else { unknown("keeps code for later") }
         }
         "trap" if first == Some("--") => {
             return inner("trap", arguments.get(1..).unwrap_or_default());

@@ -144,8 +144,9 @@ fn sed(program: &str, reader: &Reader, arguments: &[Word]) -> Vec<Inner> {
         scripts.extend(others.first().map(Word::known));
     }
     let is_harmless = |script: &Option<&str>| script.is_some_and(sed::only_edits);
-    match operands(reader, &options).is_some() && scripts.iter().all(is_harmless) {
-        true => Vec::new(),
-        false => vec![Inner::Unknown(format!("`{program}` may run commands or write files"))],
+    if operands(reader, &options).is_some() && scripts.iter().all(is_harmless) {
+        Vec::new()
+    } else {
+        vec![Inner::Unknown(format!("`{program}` may run commands or write files"))]
     }
 }

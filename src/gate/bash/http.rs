@@ -62,20 +62,20 @@ fn selects(program: &str, arguments: &[Word], methods: &[&str]) -> bool {
         let text = word.beginning();
         let is_computed = word.known().is_none();
         let is_bundle = text.starts_with('-') && !text.starts_with("--");
-        let attached = match is_bundle {
-            true => text.split_once('X'),
-            false => text.split_once('=').filter(|(name, _)| is_option(name)),
+        let attached = if is_bundle {
+            text.split_once('X')
+        } else {
+            text.split_once('=').filter(|(name, _)| is_option(name))
         };
         let is_attached = attached.is_some_and(|(before, value)| {
             let are_flags = before.chars().skip(1).all(|letter| FLAGS.contains(letter));
             is_one(value.trim_start_matches('=')) || is_computed && (!is_bundle || are_flags)
         });
-        let is_method = match is_computed {
-            true => is_awaited,
-            false => {
-                methods.contains(&text)
-                    || (is_awaited || is_listed("http https xh xhs", program)) && is_one(text)
-            }
+        let is_method = if is_computed {
+            is_awaited
+        } else {
+            methods.contains(&text)
+                || (is_awaited || is_listed("http https xh xhs", program)) && is_one(text)
         };
         is_awaited = !is_computed && (is_option(text) || is_bundle && text.ends_with('X'));
         is_method || is_attached

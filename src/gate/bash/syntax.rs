@@ -66,10 +66,7 @@ impl Simple {
         };
         let is_it = |word: &Word| word.values.as_ref().is_some_and(|(name, _)| name == variable);
         let with = |value: &String| {
-            let word = |word: &Word| match is_it(word) {
-                true => Word::literal(value),
-                false => word.clone(),
-            };
+            let word = |word: &Word| if is_it(word) { Word::literal(value) } else { word.clone() };
             Self { words: self.words.iter().map(word).collect(), ..self.clone() }
         };
         values.iter().map(with).collect()
@@ -230,19 +227,21 @@ impl<'a> Reader<'a> {
             "arithmetic_expansion" => Operators::Shown,
             _ => ctx.operators,
         };
-        let inner = match is_substitution {
-            true => Context { in_substitution: true, piped: ctx.piped, ..Context::default() },
-            false => Context {
+        let inner = if is_substitution {
+            Context { in_substitution: true, piped: ctx.piped, ..Context::default() }
+        } else {
+            Context {
                 in_word: ctx.in_word && MADE_OF_TEXTS.contains(&node.kind),
                 operators,
                 ..*ctx
-            },
+            }
         };
         let patterns_end = node.child(")").map_or(0, |bracket| bracket.start);
         for child in node.children {
-            match node.kind == "case_item" && child.end <= patterns_end {
-                true => self.node(child, &Context { operators: Operators::Pattern, ..inner }),
-                false => self.node(child, &inner),
+            if node.kind == "case_item" && child.end <= patterns_end {
+                self.node(child, &Context { operators: Operators::Pattern, ..inner })
+            } else {
+                self.node(child, &inner)
             }
         }
     }
@@ -482,9 +481,10 @@ impl<'a> Reader<'a> {
             .then(|| Simple { writes: outer.writes, ..Simple::default() });
         // In `cd d && a > f`, the redirection belongs to the last command of the list, which runs after
         // the others.
-        let (before, after) = match body.is_some_and(|body| body.kind == "list") {
-            true => (None, written),
-            false => (written, None),
+        let (before, after) = if body.is_some_and(|body| body.kind == "list") {
+            (None, written)
+        } else {
+            (written, None)
         };
         self.script.commands.extend(before);
         for child in node.children.iter().filter(|child| !is_redirect(child)) {

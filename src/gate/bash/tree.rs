@@ -147,9 +147,10 @@ fn parse(parser: &mut Parser, text: &str) -> Option<tree_sitter::Tree> {
     let mut steps = 0;
     let mut go_on = |_: &ParseState| {
         steps += 1;
-        match steps > most || has_error.load(Ordering::Relaxed) {
-            true => ControlFlow::Break(()),
-            false => ControlFlow::Continue(()),
+        if steps > most || has_error.load(Ordering::Relaxed) {
+            ControlFlow::Break(())
+        } else {
+            ControlFlow::Continue(())
         }
     };
     let options = ParseOptions::new().progress_callback(&mut go_on);
@@ -169,9 +170,12 @@ fn convert<'a>(cursor: &mut TreeCursor<'_>, arena: &'a Bump, depth: usize) -> Op
     let node = cursor.node();
     let mut children: &[Node<'a>] = &[];
     if cursor.goto_first_child() {
-        let next = |at: usize| match at == 0 || cursor.goto_next_sibling() {
-            true => convert(cursor, arena, depth + 1).ok_or(()),
-            false => Err(()),
+        let next = |at: usize| {
+            if at == 0 || cursor.goto_next_sibling() {
+                convert(cursor, arena, depth + 1).ok_or(())
+            } else {
+                Err(())
+            }
         };
         children = arena.alloc_slice_try_fill_with(node.child_count() as usize, next).ok()?;
         cursor.goto_parent();

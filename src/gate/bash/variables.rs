@@ -172,9 +172,10 @@ fn set_by_word(word: &str) -> Option<Cow<'_, str>> {
     let quoted = word.strip_prefix('$').filter(|rest| rest.starts_with(['\'', '"']));
     let word = quoted.unwrap_or(word);
     let is_quote = |c| matches!(c, '\'' | '"' | '\\');
-    match word.contains(is_quote) {
-        true => Some(set_by_bare(&word.replace(is_quote, ""))?.to_owned().into()),
-        false => set_by_bare(word).map(Cow::from),
+    if word.contains(is_quote) {
+        Some(set_by_bare(&word.replace(is_quote, ""))?.to_owned().into())
+    } else {
+        set_by_bare(word).map(Cow::from)
     }
 }
 

@@ -33,9 +33,10 @@ pub(super) fn inner(program: &str, arguments: &[Word], outer: &Simple) -> Vec<In
         "rename" | "prename" | "file-rename" => {
             let is_code =
                 |word: &Word| word.known().is_none_or(|text| text.contains(['/', '$', '`', '(']));
-            return match arguments.iter().any(is_code) {
-                true => unknown("may be given code"),
-                false => Vec::new(),
+            return if arguments.iter().any(is_code) {
+                unknown("may be given code")
+            } else {
+                Vec::new()
             };
         }
         _ => {}
@@ -139,10 +140,7 @@ fn read(program: &str, reader: &Reader, arguments: &[Word], outer: &Simple) -> V
         Kind::Line => {
             let operands = operands(reader, arguments);
             let is_given = operands.is_none_or(|words| words.len() > reader.before);
-            match is_given || outer.piped {
-                true => unknown("may be given code"),
-                false => Vec::new(),
-            }
+            if is_given || outer.piped { unknown("may be given code") } else { Vec::new() }
         }
         Kind::Options if runs_value(reader, arguments) => unknown("may run the value of an option"),
         Kind::Options if reader.stdin == Stdin::Unless && outer.piped => {
@@ -313,9 +311,12 @@ fn find(arguments: &[Word]) -> Vec<Inner> {
             // find replaces `{}` with a file name that we do not know. Before `+`, find replaces it
             // with several names.
             let many = rest.get(end).and_then(Word::known) == Some("+");
-            let words = words.iter().map(|word| match word.beginning().contains("{}") {
-                true => Word { many, ..Word::unknown() },
-                false => word.clone(),
+            let words = words.iter().map(|word| {
+                if word.beginning().contains("{}") {
+                    Word { many, ..Word::unknown() }
+                } else {
+                    word.clone()
+                }
             });
             inner.push(Inner::Words(words.collect()));
             at += end;
@@ -374,9 +375,8 @@ fn remote(arguments: &[Word], outer: &Simple) -> Vec<Inner> {
     };
     let host = arguments.len() - rest.len();
     let own = arguments.get(..arguments.len() - words.len()).unwrap_or_default();
-    let is_computed = |(at, word): (usize, &Word)| match at == host {
-        true => !word.is_one_word(),
-        false => word.known().is_none(),
+    let is_computed = |(at, word): (usize, &Word)| {
+        if at == host { !word.is_one_word() } else { word.known().is_none() }
     };
     if own.iter().enumerate().any(is_computed) || !settings(own).all(is_harmless) {
         return unknown("is given settings that may run commands");

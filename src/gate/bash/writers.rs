@@ -182,8 +182,9 @@ fn values<'a>(arguments: &'a [Word], letter: char, long: &str) -> Vec<&'a Word> 
 /// which it is attached.
 pub(super) fn path(word: &Word) -> &str {
     let text = word.beginning();
-    match text.starts_with('-') {
-        true => text.find('/').and_then(|at| text.get(at..)).unwrap_or_default(),
-        false => text,
+    if text.starts_with('-') {
+        text.find('/').and_then(|at| text.get(at..)).unwrap_or_default()
+    } else {
+        text
     }
 }

@@ -177,9 +177,10 @@ fn tool_result(settings: &Remote, result: &ToolResult) -> Value {
     let shown = images.iter().map(|image| {
         json!({"type": "image", "source": {"type": "base64", "media_type": image.media_type, "data": &*image.base64}})
     });
-    let content = match images.is_empty() {
-        true => json!(text),
-        false => std::iter::once(json!({"type": "text", "text": text})).chain(shown).collect(),
+    let content = if images.is_empty() {
+        json!(text)
+    } else {
+        std::iter::once(json!({"type": "text", "text": text})).chain(shown).collect()
     };
     let mut block = json!({"type": "tool_result", "tool_use_id": wire_id(&result.call_id, ID), "content": content});
     if result.is_error {

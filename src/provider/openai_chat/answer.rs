@@ -236,11 +236,10 @@ impl Answer {
                 && !is_other(known)
         }) else {
             self.reasoning_details.push(detail.clone());
-            return match self.reasoning_details.len() > MAX_DETAILS {
-                true => Err(malformed(format!(
-                    "the answer has more than {MAX_DETAILS} reasoning details"
-                ))),
-                false => Ok(()),
+            return if self.reasoning_details.len() > MAX_DETAILS {
+                Err(malformed(format!("the answer has more than {MAX_DETAILS} reasoning details")))
+            } else {
+                Ok(())
             };
         };
         let (Some(known), Some(new)) = (known.as_object_mut(), detail.as_object()) else {

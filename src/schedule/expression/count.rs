@@ -218,10 +218,7 @@ fn next_change(zone: Tz, after: i64, until: i64) -> Option<i64> {
         let mut other = next;
         while other - same > 1 {
             let middle = same + (other - same) / 2;
-            match offset(zone, middle) == before {
-                true => same = middle,
-                false => other = middle,
-            }
+            if offset(zone, middle) == before { same = middle } else { other = middle }
         }
         return Some(other);
     }

@@ -312,12 +312,13 @@ pub(super) fn put(
             }
         }
         let why = error.message;
-        let message = match left.is_empty() {
-            true => format!("Nothing was changed: {why}"),
-            false => format!(
+        let message = if left.is_empty() {
+            format!("Nothing was changed: {why}")
+        } else {
+            format!(
                 "The patch failed: {why} These files could not be restored and may be changed: {}",
                 left.join(" ")
-            ),
+            )
         };
         return Err(CallError::new(error.kind, message));
     }

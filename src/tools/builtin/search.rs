@@ -149,9 +149,10 @@ pub(super) fn glob(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<An
     let limit = asked.limit.unwrap_or(1000);
     let mut answer = Answer::default();
     for (_, _, path) in found.iter().take(limit) {
-        let name = match work.ctx.glob_paths_are_relative {
-            true => shown(path.as_os_str()),
-            false => named(work, &root.path.join(path)),
+        let name = if work.ctx.glob_paths_are_relative {
+            shown(path.as_os_str())
+        } else {
+            named(work, &root.path.join(path))
         };
         let _ = writeln!(answer.text, "{name}");
     }

@@ -84,9 +84,10 @@ impl Connection {
                     .clone()
                     .ok_or_else(|| McpError::ProgramNotFound(program.written.clone()))?;
                 // A server runs on this host even if the job's tools run elsewhere.
-                let working_dir = match ctx.programs.execution.is_local() {
-                    true => ctx.working_dir.as_path(),
-                    false => ctx.programs.sandboxes.temporary(),
+                let working_dir = if ctx.programs.execution.is_local() {
+                    ctx.working_dir.as_path()
+                } else {
+                    ctx.programs.sandboxes.temporary()
                 };
                 let sandbox = ctx
                     .programs

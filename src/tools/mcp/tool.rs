@@ -138,10 +138,7 @@ impl ToolRunner for McpTool {
             McpTransport::Stdio { .. } => variables(&self.ctx, own),
             McpTransport::Http { .. } => Vec::new(),
         };
-        let values = match environment.is_empty() {
-            true => String::new(),
-            false => values(&self.ctx, own),
-        };
+        let values = if environment.is_empty() { String::new() } else { values(&self.ctx, own) };
         let (transport, digest, category) = (&self.transport, &self.digest, self.category);
         Ok(CallState {
             identity: format!("{transport:?} {values} {digest} {category}"),
@@ -212,9 +209,10 @@ impl McpTool {
         };
         let host_work = &self.ctx.host_work;
         // A server runs on this host even if the job's tools run elsewhere.
-        let working_dir = match self.ctx.programs.execution.is_local() {
-            true => self.ctx.working_dir.as_path(),
-            false => self.ctx.programs.sandboxes.temporary(),
+        let working_dir = if self.ctx.programs.execution.is_local() {
+            self.ctx.working_dir.as_path()
+        } else {
+            self.ctx.programs.sandboxes.temporary()
         };
         let (working_dir, args) = (working_dir.display().to_string(), args.clone());
         let named = move || {
@@ -251,12 +249,13 @@ async fn pictures_of(encoded: Vec<String>, text: &mut String) -> Vec<Image> {
         match read.await.unwrap_or_else(|error| Err(error.to_string())) {
             Ok(image) => {
                 let before: usize = images.iter().map(|image| image.base64.len()).sum();
-                match before + image.base64.len() <= SHOWN_BYTES {
-                    true => images.push(image),
-                    false => text.push_str(&format!(
+                if before + image.base64.len() <= SHOWN_BYTES {
+                    images.push(image)
+                } else {
+                    text.push_str(&format!(
                         "\n[picture {} is left out: the pictures are too large together]",
                         at + 1
-                    )),
+                    ))
                 }
             }
             Err(why) => text.push_str(&format!("\n[picture {}: {}]", at + 1, shown(&why))),

@@ -77,9 +77,10 @@ impl Reader<'_> {
                     let inert = self.variables.is_inert(self.of(only));
                     return Word { many: self.of(only) == "$@", inert, ..value };
                 }
-                match node.named().all(|child| child.kind == "string_content") {
-                    true => holding(Word::literal(&unescape_quoted(inner(1)))),
-                    false => self.parts(node),
+                if node.named().all(|child| child.kind == "string_content") {
+                    holding(Word::literal(&unescape_quoted(inner(1))))
+                } else {
+                    self.parts(node)
                 }
             }
             "concatenation" | "command_name" | "translated_string" => self.parts(node),

@@ -91,9 +91,10 @@ fn next(target: &Target, response: &Response) -> Option<String> {
 fn denied(url: &str, refusal: &DomainRefusal, redactor: &Redactor) -> CallError {
     let clean = redactor.text(url);
     // The refusal quotes a part of the URL, which may be a part of a secret.
-    let why = match clean == url {
-        true => shortened(&refusal.to_string()),
-        false => "the address contains a secret".to_owned(),
+    let why = if clean == url {
+        shortened(&refusal.to_string())
+    } else {
+        "the address contains a secret".to_owned()
     };
     let message =
         format!("Refused by the rule `domain`: {why}. `{}` was not fetched.", shortened(&clean));
