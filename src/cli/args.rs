@@ -84,7 +84,7 @@ pub(crate) enum Verb {
     Audit(AuditArgs),
     /// Pause the schedule of a job; its waiting and active runs continue
     Pause(PauseArgs),
-    /// End the pause of a job; due times from now on run again
+    /// End the pause of a job; later due times run
     Unpause(UnpauseArgs),
     /// Have the daemon run a job now, and print the id of the run
     Trigger(TriggerArgs),

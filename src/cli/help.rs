@@ -4,9 +4,12 @@ use clap::{Command, CommandFactory as _};
 
 use super::args::Cli;
 
-/// The verbs by group, in the order of the help. A test holds them against the verbs that there are.
+/// The verbs by group, in the order of the help. A test compares them with the verbs of [`Cli`].
 const GROUPS: &[(&str, &[&str])] = &[
-    ("Write", &["init", "validate", "schema", "tools", "models", "explain", "call", "check"]),
+    (
+        "Configure and try",
+        &["init", "validate", "schema", "tools", "models", "explain", "call", "check"],
+    ),
     ("Look", &["status", "jobs", "next", "slots", "audit", "runs", "show", "verify", "doctor"]),
     ("Decide", &["approvals", "approve", "deny", "plans", "plan", "apply", "discard", "mcp"]),
     (

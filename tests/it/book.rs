@@ -1,4 +1,4 @@
-//! Tests the README and the book: each YAML block loads, each shell block without a system runs, each
+//! Tests the README and the book: each YAML block loads, each shell block that does not change the host runs, each
 //! link leads somewhere, and each page is in the table of contents.
 
 use std::collections::BTreeSet;
@@ -12,7 +12,7 @@ const TOOLS: &str = "version: 1\ntools:\n  - {name: restart_unit, description: R
 const JOB: &str = "version: 1\njobs:\n  - name: other\n    prompt: look\n";
 
 /// Programs whose effect is on the whole system. A block that names one is not run.
-const OF_SYSTEM: &[&str] = &["systemctl", "runuser", "curl", "install", "useradd"];
+const SYSTEM_PROGRAMS: &[&str] = &["systemctl", "runuser", "curl", "install", "useradd"];
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -86,11 +86,11 @@ fn each_yaml_block_loads() {
 }
 
 #[test]
-fn each_shell_block_that_leaves_the_system_alone_runs() {
+fn each_shell_block_that_does_not_change_the_host_runs() {
     let mut verbs = 0;
     for (path, text) in pages() {
         for block in blocks(&text, "sh") {
-            if block.split_whitespace().any(|word| OF_SYSTEM.contains(&word)) {
+            if block.split_whitespace().any(|word| SYSTEM_PROGRAMS.contains(&word)) {
                 continue;
             }
             let place = Place::new(&[]);

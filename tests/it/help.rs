@@ -4,7 +4,7 @@ use crate::support::Place;
 
 /// Returns the verbs of a help, without `help`.
 fn verbs(help: &str) -> Vec<String> {
-    let lines = help.lines().skip_while(|line| !["Commands:", "Write:"].contains(line));
+    let lines = help.lines().skip_while(|line| !["Commands:", "Configure and try:"].contains(line));
     let lines = lines.take_while(|line| !line.starts_with("Options:"));
     let names = lines.filter_map(|line| {
         let name = line.split_whitespace().next()?;
