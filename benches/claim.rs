@@ -38,7 +38,7 @@ fn claim(due_at: DateTime<Utc>, jobs: usize) -> Claim {
             zone: "Europe/Berlin".to_owned(),
             config_digest: "0".repeat(64),
             left: None,
-            queued: Some(QueuedRun::waiting(run_id, key.job, origin, None)),
+            queued: Some(QueuedRun { run_id, job: key.job, origin, not_before: None }),
         }
     };
     Claim {

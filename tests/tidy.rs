@@ -201,6 +201,30 @@ fn a_transcript_is_searched_in_one_place() {
     assert_eq!(wrong, Vec::<String>::new(), "ask `RunHistory` instead");
 }
 
+/// Two values that travel together are a type with a name; two that do not are two parameters.
+#[test]
+fn a_parameter_is_not_a_tuple() {
+    let regex = |pattern: &str| regex::Regex::new(pattern).unwrap();
+    let tuple = regex(r"^\s*(mut )?(\([a-z_, ]+\)|[a-z_]+): &?(mut )?\((\w|&)");
+    // A parenthesis around a type of a trait is not a tuple.
+    let of_trait = regex(r": &?(mut )?\((dyn|impl)");
+    let in_one_line = regex(r"fn \w+(<[^(]*>)?\([^)]*\([a-z_]+, [a-z_]+\): \(");
+    let begin = regex(r"\bfn \w+(<.*>)?\($");
+    let mut wrong = Vec::new();
+    for (path, text) in sources() {
+        let mut is_head = false;
+        for (at, line) in code(&path, &text) {
+            let is_tuple = tuple.is_match(&line) && !of_trait.is_match(&line);
+            if is_head && is_tuple || in_one_line.is_match(&line) {
+                wrong.push(format!("src/{}:{at}: {}", path.display(), line.trim()));
+            }
+            // The parameters end at the line with the return type or the body.
+            is_head = begin.is_match(&line) || is_head && !line.trim_start().starts_with(')');
+        }
+    }
+    assert_eq!(wrong, Vec::<String>::new(), "give the values a type, or two parameters");
+}
+
 #[test]
 fn the_loop_has_no_io() {
     let forbidden = [

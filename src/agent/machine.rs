@@ -251,7 +251,7 @@ impl Machine {
                 // The next request goes to the model that answered.
                 self.model = model;
                 let timing = Timing { latency_ms, first_token_ms, elapsed };
-                self.on_reply(*reply, recorded, (model_name, timing), decided, &mut events)
+                self.on_reply(*reply, recorded, model_name, timing, decided, &mut events)
             }
             Input::ModelFailed(error) => self.on_failure(error, &mut events),
             Input::Results(results) => self.on_results(results, &mut events),
@@ -264,7 +264,8 @@ impl Machine {
         &mut self,
         mut reply: ModelReply,
         recorded: Option<Charge>,
-        (model_name, timing): (String, Timing),
+        model_name: String,
+        timing: Timing,
         decided: Option<&BTreeMap<CallId, Settled>>,
         events: &mut Vec<Event>,
     ) -> Action {
@@ -276,9 +277,8 @@ impl Machine {
         let turn = self.assistant_turn(reply);
         let facts = ReplyFacts { model: Some(model_name), charge, cache_writes, timing };
         events.push(assistant_event(&turn, &self.toolbox, facts));
-        let finish_reason = turn.finish_reason;
+        let (finish_reason, text) = (turn.finish_reason, turn.text.clone());
         let calls = turn.tool_calls.clone();
-        let text = turn.text.clone();
         self.history.push(Turn::Assistant(Box::new(turn)));
         if !text.trim().is_empty() {
             self.last_text.clone_from(&text);

@@ -297,7 +297,7 @@ impl CommandLine {
         let mut used = BTreeSet::new();
         for (at, template) in self.args.iter().enumerate() {
             let pointer = format!("/args/{at}");
-            self.check_template(template, (&pointer, None), declaration, &mut used, errors);
+            self.check_template(template, &pointer, None, declaration, &mut used, errors);
         }
         for (name, templates) in &self.optional_args {
             let pointer = format!("/optional_args/{}", pointer_segment(name));
@@ -315,12 +315,12 @@ impl CommandLine {
                 Some(_) => drop(used.insert(name.clone())),
             }
             for (at, template) in templates.iter().enumerate() {
-                let at = (&*format!("{pointer}/{at}"), Some(name.as_str()));
-                self.check_template(template, at, declaration, &mut used, errors);
+                let (at, guard) = (format!("{pointer}/{at}"), Some(name.as_str()));
+                self.check_template(template, &at, guard, declaration, &mut used, errors);
             }
         }
         if let Some(template) = &self.stdin {
-            self.check_template(template, ("/stdin", None), declaration, &mut used, errors);
+            self.check_template(template, "/stdin", None, declaration, &mut used, errors);
         }
         self.check_interpreter(declaration, errors);
         used
@@ -339,7 +339,8 @@ impl CommandLine {
     fn check_template(
         &self,
         template: &Template,
-        (pointer, guard): (&str, Option<&str>),
+        pointer: &str,
+        guard: Option<&str>,
         declaration: &Declaration,
         used: &mut BTreeSet<String>,
         errors: &mut Vec<Diagnostic>,

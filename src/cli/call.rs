@@ -48,7 +48,7 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     })?;
     let redactor = Redactor::new(&config.secrets);
     let run_id = context.new_run_id();
-    let ctx = tool_context(&config, &job, &host, (&run_id, None), redactor, Links::Resolved)
+    let ctx = tool_context(&config, &job, &host, &run_id, None, redactor, Links::Resolved)
         .map_err(|error| {
             CliError::failed(format!("cannot create the temporary directory: {error}"))
         })?;

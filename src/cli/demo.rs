@@ -69,7 +69,8 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     let daemon = Daemon::start(
         host,
         Default::default(),
-        (config, &lock),
+        config,
+        &lock,
         reload,
         &crate::config::Environment::default(),
     )

@@ -61,7 +61,7 @@ async fn start(
     };
     let run_id = context.new_run_id();
     let redactor = Redactor::new(&config.secrets);
-    let ctx = tool_context(config, &job, &host, (&run_id, None), redactor, Links::Resolved)
+    let ctx = tool_context(config, &job, &host, &run_id, None, redactor, Links::Resolved)
         .map_err(|error| CliError::failed(error.to_string()))?;
     let lifetime = std::time::Duration::from_secs(120);
     let started = RunningServer::start(server, &ctx, rights, lifetime).await;

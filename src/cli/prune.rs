@@ -48,6 +48,6 @@ async fn of_files(context: &Context, is_dry: bool) -> Result<Pruned, CliError> {
     let (ledger, index) = (SharedLedger::of(state.root()), SharedIndex::of(&state));
     let ledger = ledger.get().await.map_err(|error| failed(&error))?;
     let index = index.get().await.map_err(|error| failed(&error))?;
-    let pruned = prune_state(&state, (ledger, index), retention, context.clock.now(), is_dry).await;
+    let pruned = prune_state(&state, ledger, index, retention, context.clock.now(), is_dry).await;
     pruned.map_err(|error| failed(&error))
 }

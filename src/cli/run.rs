@@ -77,7 +77,8 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
 }
 
 fn request_of(args: &RunArgs) -> Result<RunRequest, CliError> {
-    Ok(RunRequest { vars: variables(&args.vars)?, prompt: args.prompt.clone(), plan: args.plan })
+    let (vars, prompt) = (variables(&args.vars)?, args.prompt.clone());
+    Ok(RunRequest { vars, prompt, plan: args.plan, ..RunRequest::default() })
 }
 
 /// Starts the run in the daemon and, unless `--detach` is given, prints its events until it ends.

@@ -79,10 +79,10 @@ pub(crate) async fn row_without_record(
 
 fn of_files(context: &Context, filter: RunFilter) -> Result<Vec<RunSummary>, CliError> {
     let state = &context.dirs.state;
-    let queue = source::unless_lost(Ledger::read_file(state, |reader| reader.queue()))?;
+    let queue = source::unless_lost(Ledger::read_file(state, |reader| reader.queue_rows()))?;
     let open = context.state().open_rows();
     let ended = Index::read_file(&context.state(), &filter).map_err(source::of_database)?;
-    let rows = all_runs(&queue.unwrap_or_default(), open, ended, &filter);
+    let rows = all_runs(queue.unwrap_or_default(), open, ended, &filter);
     if rows.is_empty()
         && let Some(job) = &filter.job
     {

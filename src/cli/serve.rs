@@ -68,7 +68,7 @@ async fn begin(context: &Context) -> Result<ExitCode, CliError> {
         log::start(&config.settings.log, &context.environment, &context.dirs.state, &redactor)?;
     log_warnings(&warnings);
     // From here on, write to stderr only through the log, which never waits for a reader.
-    match run(context, (config, &lock), (redactor, &log), signals).await {
+    match run(context, config, &lock, redactor, &log, signals).await {
         Ok(()) => Ok(ExitCode::SUCCESS),
         Err(error) => {
             log.error(&format!("error{}", output::explained(&error)));
@@ -100,8 +100,10 @@ async fn wait_for_disk(signals: &mut Signals) -> bool {
 /// Runs the daemon until a signal stops it.
 async fn run(
     context: &Context,
-    (config, lock): (Arc<Config>, &StateLock),
-    (redactor, log): (log::LogRedactor, &log::LogGuard),
+    config: Arc<Config>,
+    lock: &StateLock,
+    redactor: log::LogRedactor,
+    log: &log::LogGuard,
     signals: Signals,
 ) -> Result<(), CliError> {
     crate::process::prepare_daemon()
@@ -113,7 +115,8 @@ async fn run(
     let daemon = Daemon::start(
         host,
         approvals,
-        (config, lock),
+        config,
+        lock,
         reloader(context, redactor),
         &context.environment,
     )
@@ -174,7 +177,8 @@ impl Daemon {
     pub(crate) async fn start(
         host: Host,
         approvals: Arc<Approvals>,
-        (config, lock): (Arc<Config>, &StateLock),
+        config: Arc<Config>,
+        lock: &StateLock,
         reload: Box<dyn Fn() -> Loaded + Send + Sync>,
         environment: &Environment,
     ) -> Result<Self, CliError> {

@@ -37,7 +37,6 @@ use verdict::verdict;
 /// An open run that recovery has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Recovered {
-    /// The id of the run.
     pub run_id: RunId,
     /// Whether its transcript had begun.
     pub began: bool,
@@ -258,7 +257,12 @@ async fn recover_run(
     redactor: &Redactor,
     configs: &mut RecordedConfigs,
 ) -> Result<Found, RecoveryError> {
-    let evidence = gather(host, run_id, known, configs).await?;
+    let mut evidence = gather(host, run_id, known).await?;
+    if evidence.has_record() {
+        // Before anything that may hang: a run with a record never begins again.
+        host.ledger.get().await?.dequeue(run_id.clone()).await?;
+    }
+    evidence.load_config(host, configs).await?;
     let (run_id, slot) = (run_id.clone(), evidence.slot.clone());
     let open = Open { run_id, lock, slot, cut_bytes: evidence.torn_bytes };
     carry_out(host, open, verdict(evidence, host.clock.now()), redactor).await

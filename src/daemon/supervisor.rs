@@ -13,6 +13,7 @@ mod downtime;
 mod ends;
 mod notice;
 mod pauses;
+mod phase;
 mod places;
 mod queue;
 mod reload;
@@ -258,7 +259,7 @@ impl Supervisor {
         }
         // A run that could not be recovered may have waited through earlier downtimes.
         let keeps_earlier = !supervisor.unrecovered.runs.is_empty();
-        supervisor.parts.ledger.add_downtime((supervisor.last_seen, now), keeps_earlier).await?;
+        supervisor.parts.ledger.add_downtime(supervisor.last_seen, now, keeps_earlier).await?;
         supervisor.load_retries(now).await?;
         supervisor.load_requested(now).await?;
         supervisor.look_at_clock(now).await?;
@@ -448,6 +449,7 @@ impl Supervisor {
         };
         tracing::info!(job = name.as_str(), %run_id, trigger, "run started");
         let (stop, stopped) = watch::channel(None);
+        let origin = spec.repeatable_origin();
         let active = Active { job: name, model, is_caught_up, is_resumed: false, origin, stop };
         self.active.insert(run_id.clone(), active);
         let host = self.parts.host.clone();

@@ -1,13 +1,14 @@
 //! Why a run began: the trigger, the slot, the attempt, the request and the person.
 //!
-//! One type, from the row of the ledger to the first line of the transcript. Whoever queues, retries
-//! or resumes a run passes its `Origin` on as a whole, so that no part of it is lost on the way.
+//! One type, from the row of the ledger to the first line of the transcript. Code that queues, retries
+//! or resumes a run passes on the whole `Origin`.
 
 use std::collections::BTreeMap;
 
 use chrono::{DateTime, Utc};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::ids::JobName;
 
@@ -19,7 +20,8 @@ pub enum Trigger {
     Schedule,
     /// A person started the run.
     Manual,
-    /// The slot came due while the daemon could not start its run, for example because it was down.
+    /// The slot came due more than 10 s before its run could start, for example because the daemon was
+    /// down.
     Catchup,
     /// A person requested the run for an earlier due time.
     Backfill,
@@ -52,7 +54,7 @@ pub struct Person {
     pub user: String,
 }
 
-/// How often the clock had been set back by more than 4 s.
+/// The number of an epoch, from 0: how often the clock had been set back by more than 4 s.
 ///
 /// *Source*: `docs/design/architecture.md`, "Slots".
 #[derive(
@@ -101,14 +103,14 @@ impl std::fmt::Display for Epoch {
     }
 }
 
-/// The place of a slot in the schedule of its job.
+/// Identifies a slot of a known job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotTime {
     pub epoch: Epoch,
     pub due_at: DateTime<Utc>,
 }
 
-/// A slot of the ledger.
+/// Identifies a slot of any job.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SlotKey {
     pub job: JobName,
@@ -127,14 +129,19 @@ impl SlotKey {
 ///
 /// *Shape*: `{"vars":{"host":"db1"},"prompt":null,"plan":true}`
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
 pub struct RunRequest {
     /// Replacements for entries of the job's `vars`.
     pub vars: BTreeMap<String, String>,
-    /// Replaces the prompt of the job.
+    /// Replaces the prompt of the job. Without the attribute, serde reads a missing prompt as null.
+    #[serde(deserialize_with = "Option::deserialize")]
     pub prompt: Option<String>,
     /// Plan the changes instead of making them.
     pub plan: bool,
+    /// The parts of a newer version. A run that has any neither continues nor is repeated under this
+    /// one.
+    #[serde(flatten)]
+    #[schemars(skip)]
+    pub newer: Map<String, Value>,
 }
 
 /// Why a run began.
@@ -146,8 +153,8 @@ pub struct Origin {
     pub slot: Option<SlotTime>,
     /// The number of this attempt to run the slot or the request, from 1.
     pub attempt: u32,
-    /// The request of a person; `None` if the schedule started the run, and in a record of an earlier
-    /// version.
+    /// The parts of the run that a person chose, or a mode that its later attempts keep. `None` if
+    /// there are none, and in a record of an earlier version.
     pub request: Option<RunRequest>,
     /// The person who started the run; `None` if the schedule did, or if the person is unknown.
     pub by: Option<Person>,
@@ -172,6 +179,20 @@ impl Origin {
         Self { trigger: Trigger::Retry, attempt: self.attempt + 1, ..self.clone() }
     }
 
+    /// Returns the origin of a run that plans: its next attempt plans too, whatever the mode of the job
+    /// is by then.
+    #[must_use]
+    pub fn planning(self) -> Self {
+        let request = RunRequest { plan: true, ..self.request.unwrap_or_default() };
+        Self { request: Some(request), ..self }
+    }
+
+    /// Returns a part of the request that this version does not know.
+    #[must_use]
+    pub fn unknown_part(&self) -> Option<&str> {
+        self.request.as_ref()?.newer.keys().next().map(String::as_str)
+    }
+
     /// Returns the due time of the slot.
     #[must_use]
     pub fn due_at(&self) -> Option<DateTime<Utc>> {
@@ -191,7 +212,7 @@ pub struct OriginFields {
     epoch: Option<Epoch>,
     /// The number of this attempt to run the slot or the request, from 1.
     attempt: u32,
-    /// What a person requested; null for the schedule, and in transcripts of earlier versions.
+    /// What a person chose; null for the schedule, and in transcripts of earlier versions.
     #[serde(default)]
     request: Option<RunRequest>,
     /// The person who started the run; null for the schedule.
@@ -202,7 +223,7 @@ pub struct OriginFields {
 impl From<OriginFields> for Origin {
     fn from(fields: OriginFields) -> Self {
         let OriginFields { trigger, scheduled_for, epoch, attempt, request, by } = fields;
-        // A version without epochs wrote the slots of what is the first epoch since then.
+        // A version without epochs wrote only slots of the first epoch.
         let epoch = epoch.unwrap_or(Epoch::FIRST);
         let slot = scheduled_for.map(|due_at| SlotTime { epoch, due_at });
         Self { trigger, slot, attempt, request, by }
@@ -229,7 +250,7 @@ impl JsonSchema for Origin {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

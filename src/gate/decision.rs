@@ -186,7 +186,7 @@ pub fn decide(rules: &GateRules, facts: CallFacts<'_>, arguments: &Map<String, V
         })
         .collect();
     let (category, raised) = effective_category(rules, facts, arguments, &commands);
-    match refusal(rules, facts, arguments, (category, &commands)) {
+    match refusal(rules, facts, arguments, category, &commands) {
         Err((rule, reason)) => {
             let why = raised.filter(|why| *why != reason);
             let why = why.map(|why| format!("; {why}")).unwrap_or_default();
@@ -212,7 +212,8 @@ fn refusal(
     rules: &GateRules,
     facts: CallFacts<'_>,
     arguments: &Map<String, Value>,
-    (category, commands): (Category, &[Classification]),
+    category: Category,
+    commands: &[Classification],
 ) -> Result<Option<Refusal>, Refusal> {
     let GateRules { job, policy, .. } = rules;
     let tool = facts.tool;

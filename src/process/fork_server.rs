@@ -185,7 +185,8 @@ impl ForkServer {
         &self,
         name: &str,
         order: &[u8],
-        (ruleset, group): (Option<BorrowedFd<'_>>, Option<BorrowedFd<'_>>),
+        ruleset: Option<BorrowedFd<'_>>,
+        group: Option<BorrowedFd<'_>>,
         is_piped: bool,
     ) -> io::Result<Shim> {
         for _ in 0..2 {

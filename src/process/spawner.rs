@@ -163,7 +163,7 @@ impl Spawner {
         let order = frame(&order).map_err(SpawnFailure::Order)?;
         let ruleset = spec.sandbox.as_ref().and_then(SandboxProfile::ruleset);
         let group = self.group.as_ref().map(|group| group.procs());
-        let started = self.server.start(&self.name, &order, (ruleset, group), piped).await;
+        let started = self.server.start(&self.name, &order, ruleset, group, piped).await;
         started.map_err(|error| SpawnFailure::refused("starting the shim", &error))
     }
 
@@ -188,7 +188,7 @@ impl Spawner {
         };
         let Ok(shim) = started else { return Ok(Exit { timed_out: true, ..Exit::default() }) };
         let mut shim = shim?;
-        let followed = follow(&mut shim, (cancel, &self.kill), limit, output).await;
+        let followed = follow(&mut shim, cancel, &self.kill, limit, output).await;
         match followed {
             Ok(Followed::Reported(report, output_held)) => {
                 exit_of(report).map(|exit| Exit { output_held, ..exit })
@@ -285,7 +285,8 @@ fn order(spec: &ProcessSpec, piped: bool, grouped: bool) -> Order {
 /// Reads output until the shim has reported and the pipe is closed, or until the shim is lost.
 async fn follow(
     shim: &mut Shim,
-    (cancel, kill): (&CancellationToken, &CancellationToken),
+    cancel: &CancellationToken,
+    kill: &CancellationToken,
     limit: Duration,
     output: &mut (dyn FnMut(&[u8]) -> io::Result<()> + Send),
 ) -> Result<Followed, SpawnFailure> {

@@ -68,13 +68,13 @@ pub async fn check(
     let (of_config, of_job, of_host, id) =
         (config.clone(), job.clone(), host.clone(), run_id.clone());
     let built = work.run(move || {
-        tool_context(&of_config, &of_job, &of_host, (&id, None), redactor, Links::Resolved)
+        tool_context(&of_config, &of_job, &of_host, &id, None, redactor, Links::Resolved)
     });
     let ctx = match built.await {
         Ok(ctx) => ctx?,
         Err(error) => return Ok(CheckReport::of(vec![no_answer_item(&error).into()])),
     };
-    let mut servers = Servers::start(config, job, (job.mode, false), host, &ctx).await;
+    let mut servers = Servers::start(config, job, job.mode, false, host, &ctx).await;
     let of_servers = std::mem::take(&mut servers.tools);
     let toolbox = Arc::new(toolbox(config, job, &ctx, of_servers, false));
     let (connection, found) = connect(config, job, &ctx, &toolbox).await;

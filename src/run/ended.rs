@@ -16,7 +16,6 @@ const ANSWER_VALUES: usize = 100_000;
 /// How a run ended.
 #[derive(Debug, Clone)]
 pub struct Ended {
-    /// The id of the run.
     pub run_id: RunId,
     pub end: Redacted<SessionEnd>,
     pub exit: RunExit,

@@ -1,6 +1,6 @@
 //! What a transcript says about its run, found in one pass.
 //!
-//! [`RunHistory::fold`] answers every question that recovery and a resumed run ask about a transcript.
+//! [`HistoryFold`] collects what recovery and a resumed run need to know about a transcript.
 //! The other code that reads transcripts shows them to people, builds the index, or repeats them
 //! (`agent/rebuild.rs`).
 
@@ -89,7 +89,7 @@ pub struct RunHistory {
     pub lines: u64,
     /// The number, from 1, of the first line that has an event of a later version or no valid time.
     pub first_unreadable: Option<u64>,
-    /// The time of the last line as it stands there.
+    /// The time of the last line, as the line has it.
     pub last_ts: String,
     /// The time of the last line, if that line has a valid one.
     pub last_at: Option<DateTime<Utc>>,
@@ -196,9 +196,9 @@ impl RunHistory {
 #[derive(Debug, Default)]
 pub struct HistoryFold {
     history: Option<Box<RunHistory>>,
-    /// The number of lines so far, of a transcript that begins with another line too.
+    /// The number of lines so far, counted even if the first one is not `session_start`.
     lines: u64,
-    /// The time of the line before, and whether it was `session_suspended`.
+    /// The time of the previous line, if it has a valid one.
     before: Option<DateTime<Utc>>,
     /// The todo lists of calls that have not ended.
     open_todos: BTreeMap<CallId, Vec<Value>>,

@@ -39,7 +39,8 @@ pub(super) struct ServerReady {
 pub(super) fn usable_servers<'a>(
     config: &'a Config,
     job: &Job,
-    (mode, has_person): (Mode, bool),
+    mode: Mode,
+    has_person: bool,
 ) -> Vec<(&'a McpServer, Category)> {
     let servers = config.mcp_servers.values();
     servers
@@ -53,12 +54,13 @@ impl Servers {
     pub async fn start(
         config: &Config,
         job: &Job,
-        modes: (Mode, bool),
+        mode: Mode,
+        has_person: bool,
         host: &Host,
         ctx: &Arc<ToolContext>,
     ) -> Self {
         let mut servers = Self::default();
-        let usable_servers = usable_servers(config, job, modes).into_iter();
+        let usable_servers = usable_servers(config, job, mode, has_person).into_iter();
         let starting = usable_servers.map(|(server, rights)| async move {
             let lifetime = job.limits.max_duration.saturating_add(SLACK);
             (server, RunningServer::start(server, ctx, rights, lifetime).await)

@@ -122,7 +122,7 @@ impl RunScope {
             row: Mutex::new(row),
         });
         let (ctx, hangs) =
-            context((&spec, &host, &directory), redactor, &stop).await.map_err(state_error)?;
+            context(&spec, &host, &directory, redactor, &stop).await.map_err(state_error)?;
         let limits = &spec.job.limits;
         let watch = TemporaryWatch::new(
             host.state.clone(),
@@ -181,8 +181,8 @@ impl RunScope {
     /// *Errors*: [`RunError::Record`].
     pub(super) async fn start_servers(&mut self) -> Result<(), RunError> {
         let (spec, ctx) = (&self.spec, &self.ctx);
-        let modes = (spec.mode, spec.person_can_allow());
-        let usable_servers = usable_servers(&spec.config, &spec.job, modes);
+        let (mode, has_person) = (spec.mode, spec.person_can_allow());
+        let usable_servers = usable_servers(&spec.config, &spec.job, mode, has_person);
         if usable_servers.is_empty() || self.hangs.is_some() {
             return Ok(());
         }
@@ -199,7 +199,7 @@ impl RunScope {
             self.record(Event::McpServerStart { server, argv, url, category, sandboxed }).await?;
         }
         let mut servers = tokio::select! {
-            servers = Servers::start(&spec.config, &spec.job, modes, &self.host, ctx) => servers,
+            servers = Servers::start(&spec.config, &spec.job, mode, has_person, &self.host, ctx) => servers,
             // The caller notices that the run must end.
             _ = self.stop.reason() => Servers::default(),
         };
@@ -288,14 +288,16 @@ impl RunScope {
             // A run that was cut off may have cost more than its transcript says.
             cost_micro_usd: end.cost_usd.filter(|_| !self.is_resumed).map(millionths),
         };
-        finish((&self.spec.run_id, facts), &self.host, &self.sink, self.lock, end).await
+        finish(&self.spec.run_id, facts, &self.host, &self.sink, self.lock, end).await
     }
 }
 
 /// Returns the context of the tools of a run. If a file system of this host gives no answer, or the
 /// run must end, leaves the links in paths as they are, and returns why.
 async fn context(
-    (spec, host, directory): (&RunSpec, &Host, &RunDir),
+    spec: &RunSpec,
+    host: &Host,
+    directory: &RunDir,
     redactor: Redactor,
     stop: &watch::Receiver<Option<Stop>>,
 ) -> io::Result<(Arc<ToolContext>, Option<HostWorkError>)> {
@@ -303,7 +305,7 @@ async fn context(
         let (config, job, host) = (spec.config.clone(), spec.job.clone(), host.clone());
         let (run_id, outputs) = (spec.run_id.clone(), Some(directory.clone()));
         let redactor = redactor.clone();
-        move || tool_context(&config, &job, &host, (&run_id, outputs), redactor, links)
+        move || tool_context(&config, &job, &host, &run_id, outputs, redactor, links)
     };
     let host_work = HostWork::of(spec.job.name.as_str());
     let mut stop = stop.clone();
@@ -321,7 +323,8 @@ async fn context(
 /// the row into the index, then removes the lock file. If one of these fails, the lock file stays,
 /// and the next start of the daemon fills in what is missing.
 async fn finish(
-    (run_id, facts): (&RunId, EndFacts),
+    run_id: &RunId,
+    facts: EndFacts,
     host: &Host,
     sink: &RunSink,
     lock: RunLock,

@@ -32,6 +32,15 @@ pub struct RunSpec {
 }
 
 impl RunSpec {
+    /// Returns the origin of the run, as its next attempt repeats it.
+    #[must_use]
+    pub fn repeatable_origin(&self) -> Origin {
+        match self.mode {
+            Mode::Act => self.origin.clone(),
+            Mode::Plan => self.origin.clone().planning(),
+        }
+    }
+
     /// Tells whether the stop of the daemon suspends the run instead of ending it.
     #[must_use]
     pub fn may_suspend(&self) -> bool {
@@ -89,7 +98,8 @@ impl RunSpec {
         mode: Mode,
     ) -> Result<Self, PromptError> {
         let (vars, prompt) = (start.vars.clone(), start.overrides.prompt.clone());
-        let stated = RunRequest { vars, prompt, plan: mode == Mode::Plan };
+        let plan = mode == Mode::Plan;
+        let stated = RunRequest { vars, prompt, plan, ..RunRequest::default() };
         let mut spec =
             Self::with_request(run_id, config, job, start.origin.clone(), stated.clone())?;
         if spec.origin.request.is_none() {
@@ -113,7 +123,7 @@ impl RunSpec {
             job: job.name.to_string(),
             name: name.to_owned(),
         };
-        let RunRequest { vars: replaced, prompt, plan } = request;
+        let RunRequest { vars: replaced, prompt, plan, .. } = request;
         let mut vars = job.vars.clone();
         for (name, value) in replaced {
             *vars.get_mut(&name).ok_or_else(|| unknown(&name))? = value;

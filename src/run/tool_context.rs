@@ -40,7 +40,8 @@ pub fn tool_context(
     config: &Config,
     job: &Job,
     host: &Host,
-    (run_id, outputs): (&RunId, Option<RunDir>),
+    run_id: &RunId,
+    outputs: Option<RunDir>,
     redactor: Redactor,
     links: Links,
 ) -> io::Result<Arc<ToolContext>> {

@@ -114,10 +114,10 @@ impl Api {
     }
 
     pub(super) async fn rows(&self, filter: RunFilter) -> Result<Vec<RunSummary>, Problem> {
-        let queue = self.ledger(|reader| reader.queue()).await?;
+        let queue = self.ledger(|reader| reader.queue_rows()).await?;
         let open = self.state.open_rows();
         let ended = self.index.runs(filter.clone()).await.map_err(internal)?;
-        let rows = all_runs(&queue, open, ended, &filter);
+        let rows = all_runs(queue, open, ended, &filter);
         if rows.is_empty()
             && let Some(job) = filter.job
         {

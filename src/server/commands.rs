@@ -68,7 +68,7 @@ pub(super) async fn prune(
     // A separate task: if the client leaves, no run is left half removed.
     let pruned = tokio::spawn(async move {
         let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
-        store::prune(&host.state, (ledger, index), retention, now, dry_run).await
+        store::prune(&host.state, ledger, index, retention, now, dry_run).await
     });
     pruned.await.map_err(internal)?.map_err(internal).map(Json)
 }
@@ -90,7 +90,8 @@ pub(super) async fn start_run(
     OptionalBody(RunBody { vars, prompt, plan }): OptionalBody<RunBody>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     tracing::info!(job = name, uid = peer.uid, "run requested");
-    let origin = Origin::manual(RunRequest { vars, prompt, plan }, peer.uid.map(person));
+    let request = RunRequest { vars, prompt, plan, ..RunRequest::default() };
+    let origin = Origin::manual(request, peer.uid.map(person));
     let started = api.ask(|reply| Command::Run(name, origin, reply)).await?.map_err(refused)?;
     Ok((StatusCode::CREATED, Json(json!(started))))
 }

@@ -37,6 +37,16 @@ pub enum SlotState {
 }
 
 impl SlotState {
+    /// Returns the disposition of a slot whose run has ended so.
+    #[must_use]
+    pub fn of_ended(stop_reason: StopReason) -> Self {
+        match stop_reason {
+            StopReason::PreflightFailed => Self::Blocked,
+            StopReason::NotNeeded => Self::NotNeeded,
+            _ => Self::Ran,
+        }
+    }
+
     /// Returns the word that the ledger stores.
     #[must_use]
     pub fn as_str(self) -> &'static str {
@@ -185,7 +195,7 @@ pub(super) fn write_claim(
             continue;
         }
         if let Some(left) = &slot.left {
-            end_queued(transaction, left, (StopReason::Interrupted, &slot.reason), now)?;
+            end_queued(transaction, left, StopReason::Interrupted, &slot.reason, now)?;
             match slot.state {
                 SlotState::Queued | SlotState::Coalesced => transaction
                     .prepare_cached(
@@ -193,7 +203,7 @@ pub(super) fn write_claim(
                     )?
                     .execute(params![left.as_str(), slot.run_id.as_ref().map(RunId::as_str)])
                     .map(drop)?,
-                state => uncover(transaction, left, (state, &slot.reason), now)?,
+                state => uncover(transaction, left, state, &slot.reason, now)?,
             }
         }
         if let Some(run) = &slot.queued {
@@ -217,10 +227,10 @@ pub(super) fn end_runs(
 ) -> rusqlite::Result<()> {
     let EndedRuns { runs, state, stop_reason, reason } = ended;
     for run_id in runs {
-        end_queued(transaction, run_id, (*stop_reason, reason), now)?;
-        decide(transaction, run_id, (*state, reason), now)?;
+        end_queued(transaction, run_id, *stop_reason, reason, now)?;
+        decide(transaction, run_id, *state, reason, now)?;
         if *state != SlotState::Ran {
-            uncover(transaction, run_id, (*state, reason), now)?;
+            uncover(transaction, run_id, *state, reason, now)?;
         }
     }
     Ok(())
@@ -230,7 +240,8 @@ pub(super) fn end_runs(
 fn uncover(
     transaction: &Connection,
     run_id: &RunId,
-    (state, reason): (SlotState, &str),
+    state: SlotState,
+    reason: &str,
     now: DateTime<Utc>,
 ) -> rusqlite::Result<()> {
     transaction
@@ -245,7 +256,8 @@ fn uncover(
 pub(super) fn decide(
     transaction: &Connection,
     run_id: &RunId,
-    (state, reason): (SlotState, &str),
+    state: SlotState,
+    reason: &str,
     now: DateTime<Utc>,
 ) -> rusqlite::Result<()> {
     transaction
@@ -258,7 +270,8 @@ pub(super) fn decide(
 pub(super) fn end_queued(
     transaction: &Connection,
     run_id: &RunId,
-    (stop_reason, reason): (StopReason, &str),
+    stop_reason: StopReason,
+    reason: &str,
     now: DateTime<Utc>,
 ) -> rusqlite::Result<()> {
     transaction

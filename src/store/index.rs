@@ -11,7 +11,7 @@ use super::expired_runs::{IndexedRun, expired};
 use super::lock::StateLock;
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
-use super::run_summary::{QueuedRun, RunState, RunSummary, moment};
+use super::run_summary::{RunState, RunSummary, moment};
 use crate::domain::{Outcome, RunId};
 
 const SCHEMA: Schema = Schema {
@@ -443,7 +443,7 @@ fn select(connection: &Connection, filter: &RunFilter) -> rusqlite::Result<Vec<R
 /// missed.
 #[must_use]
 pub fn all_runs(
-    queue: &[QueuedRun],
+    queue: Vec<RunSummary>,
     open: Vec<RunSummary>,
     ended: Vec<RunSummary>,
     filter: &RunFilter,
@@ -451,7 +451,7 @@ pub fn all_runs(
     let mut known: std::collections::BTreeSet<String> =
         ended.iter().map(|row| row.run_id.clone()).collect();
     let mut rows = ended;
-    let others = open.into_iter().chain(queue.iter().map(RunSummary::queued));
+    let others = open.into_iter().chain(queue);
     rows.extend(others.filter(|row| known.insert(row.run_id.clone()) && filter.admits(row)));
     rows.sort_by(|a, b| b.run_id.cmp(&a.run_id));
     rows.truncate(usize::try_from(filter.limit).unwrap_or(usize::MAX));

@@ -119,7 +119,7 @@ impl Ledger {
         reason: String,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
-        self.write(move |transaction| decide(transaction, &run_id, (state, &reason), now)).await
+        self.write(move |transaction| decide(transaction, &run_id, state, &reason, now)).await
     }
 
     /// Puts exactly these schedules into effect from `now` on, and
@@ -222,7 +222,8 @@ impl Ledger {
     /// *Errors*: [`DbError`].
     pub async fn add_downtime(
         &self,
-        (from, to): (DateTime<Utc>, DateTime<Utc>),
+        from: DateTime<Utc>,
+        to: DateTime<Utc>,
         keeps_earlier: bool,
     ) -> Result<(), DbError> {
         self.db
@@ -436,11 +437,12 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let (ledger, _) = Ledger::open(dir.path(), None).unwrap();
         let kept = async || ledger.read(|reader| reader.downtimes()).await.unwrap();
+        let add = |(from, to), keeps_earlier| ledger.add_downtime(from, to, keeps_earlier);
         let downtimes = [(at(100), at(500)), (at(600), at(700)), (at(800), at(1000))];
-        ledger.add_downtime(downtimes[0], true).await.unwrap();
-        ledger.add_downtime(downtimes[1], true).await.unwrap();
+        add(downtimes[0], true).await.unwrap();
+        add(downtimes[1], true).await.unwrap();
         assert_eq!(kept().await, downtimes[..2]);
-        ledger.add_downtime(downtimes[2], false).await.unwrap();
+        add(downtimes[2], false).await.unwrap();
         assert_eq!(kept().await, downtimes[2..]);
         ledger.begin_epoch(Epoch::new(1), at(1000), Vec::new(), at(300)).await.unwrap();
         assert_eq!(kept().await, []);

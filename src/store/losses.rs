@@ -49,7 +49,7 @@ fn end_run(
 }
 
 /// The job of a run whose row in the queue does not name one.
-const UNKNOWN_JOB: &str = "unknown";
+const UNKNOWN_JOB: &str = "?";
 
 pub(super) fn end_queued_run(connection: &Connection, loss: &Loss<'_>) -> rusqlite::Result<String> {
     let cells = loss.cells;

@@ -63,7 +63,7 @@ pub use reader::{
 };
 pub use retention::{PruneError, Pruned, Retention, prune};
 pub use run_dir::{RunDir, RunLock, StateDir};
-pub use run_summary::{QueueEnd, QueuedRun, RunState, RunSummary, SummaryFold, moment};
+pub use run_summary::{QueuedRun, RunState, RunSummary, SummaryFold, moment};
 pub use shared::{SharedIndex, SharedLedger};
 pub use slot_rows::{AdoptedSchedule, OpenSlot, Period, SlotRow};
 pub use transcript::{

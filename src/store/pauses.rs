@@ -59,7 +59,7 @@ impl Ledger {
     /// *Errors*: [`DbError`]; nothing is then recorded.
     pub async fn end_run(&self, end: RunEnd, now: DateTime<Utc>) -> Result<Option<Pause>, DbError> {
         self.write(move |transaction| {
-            decide(transaction, &end.run_id, (end.state, &end.reason), now)?;
+            decide(transaction, &end.run_id, end.state, &end.reason, now)?;
             match end.outcome {
                 Outcome::Succeeded | Outcome::Planned => {
                     forget_failures(transaction, end.job.as_str()).map(|()| None)

@@ -12,7 +12,7 @@ use super::claim::{EndedRuns, end_runs, insert_queued};
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
 use super::request::{self, Asked};
-use super::run_summary::{QueueEnd, QueuedRun};
+use super::run_summary::{QueuedRun, RunSummary};
 use super::slot_rows::{invalid, job_of, optional_time, run_id_of};
 use super::tables::word;
 use super::verify::RecordEnd;
@@ -214,14 +214,15 @@ impl Ledger {
     /// *Errors*: [`DbError`]; no run is then ended.
     pub async fn end_without_slot(
         &self,
-        why: (StopReason, String),
+        stop_reason: StopReason,
+        reason: String,
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         self.write(move |transaction| {
             transaction.execute(
                 "UPDATE queue SET ended_at = ?1, stop_reason = ?2, reason = ?3 WHERE ended_at IS NULL AND trigger NOT IN ('retry', 'manual') AND run_id NOT IN
                  (SELECT run_id FROM slots WHERE state IN ('queued', 'running') AND run_id IS NOT NULL)",
-                params![now.timestamp_millis(), why.0.as_str(), why.1],
+                params![now.timestamp_millis(), stop_reason.as_str(), reason],
             )?;
             prune_ended(transaction)
         })
@@ -323,14 +324,25 @@ impl LedgerReader<'_> {
         self.connection().query_row(query, [], |row| row.get(0))
     }
 
-    /// Returns the queued runs, and those that ended while they were queued, newest first.
+    /// Returns the runs that wait in the queue, newest first.
     ///
-    /// *Errors*: SQLite's.
-    pub fn queue(&self) -> rusqlite::Result<Vec<QueuedRun>> {
+    /// *Errors*: SQLite's; a row cannot be read.
+    pub fn waiting_runs(&self) -> rusqlite::Result<Vec<QueuedRun>> {
+        let mut query = self.connection().prepare_cached(&format!(
+            "SELECT {QUEUE_COLUMNS} FROM queue WHERE ended_at IS NULL ORDER BY run_id DESC"
+        ))?;
+        query.query_map([], queued)?.collect()
+    }
+
+    /// Returns the queued runs, and those that ended while they were queued, newest first, as lists
+    /// show them.
+    ///
+    /// *Errors*: SQLite's; a cell that a list shows cannot be read.
+    pub fn queue_rows(&self) -> rusqlite::Result<Vec<RunSummary>> {
         let mut query = self
             .connection()
             .prepare_cached(&format!("SELECT {QUEUE_COLUMNS} FROM queue ORDER BY run_id DESC"))?;
-        query.query_map([], queued)?.collect()
+        query.query_map([], queue_row)?.collect()
     }
 
     /// Tells whether a run has a row in the queue. The row is removed after the first line of the run
@@ -365,6 +377,18 @@ pub(super) fn record_end(row: &Row<'_>) -> rusqlite::Result<RecordEnd> {
     Ok(RecordEnd { lines, hash: row.get(1)? })
 }
 
+/// Reads a row of the queue as lists show it. They do not show the request.
+pub(super) fn queue_row(row: &Row<'_>) -> rusqlite::Result<RunSummary> {
+    let (run_id, due_at) = (run_id_of(row, 0)?, optional_time(row, 3)?);
+    let attempt: u32 = row.get(7)?;
+    let shown = RunSummary::queued(&run_id, row.get(1)?, word(row, 2)?, due_at, attempt.into());
+    Ok(match optional_time(row, 4)? {
+        Some(at) => shown.ended_unbegun(at, word::<StopReason>(row, 5)?, row.get(6)?),
+        None => shown,
+    })
+}
+
+/// Reads the row of a run that waits in the queue.
 pub(super) fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
     let (run_id, job) = (run_id_of(row, 0)?, job_of(row, 1)?);
     let trigger: Trigger = word(row, 2)?;
@@ -375,19 +399,22 @@ pub(super) fn queued(row: &Row<'_>) -> rusqlite::Result<QueuedRun> {
     let attempt = row.get(7)?;
     let not_before = optional_time(row, 8)?;
     let text: Option<String> = row.get(9)?;
-    if let Some(at) = optional_time(row, 4)? {
-        let (stop_reason, reason) = (word::<StopReason>(row, 5)?, row.get(6)?);
-        let ended = Some(QueueEnd { at, stop_reason, reason });
-        let origin = Origin { trigger, slot, attempt, request: None, by: None };
-        return Ok(QueuedRun { run_id, job, origin, not_before, ended });
-    }
     let Asked { request, by } =
         request::of_column(trigger, text.as_deref()).map_err(|error| invalid(9, error))?;
     if matches!(trigger, Trigger::Retry | Trigger::Manual) && not_before.is_none() {
         return Err(invalid(8, "the ledger lacks its time"));
     }
     let origin = Origin { trigger, slot, attempt, request, by };
-    Ok(QueuedRun::waiting(run_id, job, origin, not_before))
+    Ok(QueuedRun { run_id, job, origin, not_before })
+}
+
+/// Reads a row of the queue as far as the daemon acts on it.
+pub(super) fn check_queue_row(row: &Row<'_>) -> rusqlite::Result<()> {
+    let shown = queue_row(row)?;
+    if shown.outcome.is_none() {
+        queued(row)?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -419,7 +446,7 @@ mod tests {
             span: None,
             is_backfill: false,
             left: None,
-            queued: Some(QueuedRun::waiting(run_id, job, origin.clone(), None)),
+            queued: Some(QueuedRun { run_id, job, origin: origin.clone(), not_before: None }),
         };
         ledger.claim(Claim { slots: vec![slot], ..Claim::default() }, at(60)).await.unwrap();
         let before = SCHEMA.migrations.len() - 1;
@@ -427,7 +454,7 @@ mod tests {
         ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();
         drop(ledger);
         let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
-        let queue = ledger.read(|reader| reader.queue()).await.unwrap();
+        let queue = ledger.read(|reader| reader.waiting_runs()).await.unwrap();
         assert_eq!(queue[0].origin, origin);
     }
 }

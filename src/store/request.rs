@@ -45,7 +45,7 @@ pub(super) fn to_column(origin: &Origin) -> rusqlite::Result<Option<String>> {
         Trigger::Schedule | Trigger::Catchup => return Ok(None),
         Trigger::Manual | Trigger::Backfill | Trigger::Retry | Trigger::Apply => {}
     }
-    let RunRequest { vars, prompt, plan } = origin.request.clone().unwrap_or_default();
+    let RunRequest { vars, prompt, plan, .. } = origin.request.clone().unwrap_or_default();
     let stored = StoredRequest { vars, prompt, plan, by: origin.by.clone() };
     let text = serde_json::to_string(&stored);
     text.map(Some).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
@@ -57,12 +57,13 @@ pub(super) fn to_column(origin: &Origin) -> rusqlite::Result<Option<String>> {
 pub(super) fn of_column(trigger: Trigger, text: Option<&str>) -> Result<Asked, RequestError> {
     let text = match (trigger, text) {
         (Trigger::Schedule | Trigger::Catchup, _) => return Ok(Asked::default()),
-        // An earlier version kept no person of a backfill, which requests nothing else.
+        // An earlier version did not keep the person of a backfill, which requests nothing else.
         (Trigger::Backfill, None) => return Ok(Asked::default()),
         (_, text) => text.ok_or(RequestError::Missing)?,
     };
     let StoredRequest { vars, prompt, plan, by } = serde_json::from_str(text)?;
-    Ok(Asked { request: Some(RunRequest { vars, prompt, plan }), by })
+    let request = RunRequest { vars, prompt, plan, ..RunRequest::default() };
+    Ok(Asked { request: Some(request), by })
 }
 
 #[cfg(test)]
@@ -77,6 +78,7 @@ mod tests {
             vars: BTreeMap::from([("host".to_owned(), "a".to_owned())]),
             prompt: Some("p".to_owned()),
             plan: true,
+            ..RunRequest::default()
         };
         let origin = Origin::manual(request.clone(), by.clone());
         let text = to_column(&origin).unwrap();

@@ -60,7 +60,8 @@ pub enum PruneError {
 /// *Errors*: [`PruneError`]; the changes before the error remain.
 pub async fn prune(
     state: &StateDir,
-    (ledger, index): (&Ledger, &Index),
+    ledger: &Ledger,
+    index: &Index,
     retention: Retention,
     now: DateTime<Utc>,
     is_dry: bool,

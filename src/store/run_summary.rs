@@ -66,39 +66,15 @@ pub struct RunSummary {
     pub config_digest: Option<String>,
 }
 
-/// A run in the queue, or one that ended while it was there.
+/// A run that waits in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct QueuedRun {
     pub run_id: RunId,
     pub job: JobName,
-    /// Why the run was queued. A run that has ended keeps no request.
+    /// Why the run was queued.
     pub origin: Origin,
     /// When the attempt begins, if it waits for its time; of a requested run, when it was requested.
     pub not_before: Option<DateTime<Utc>>,
-    /// `None` while the run waits.
-    pub ended: Option<QueueEnd>,
-}
-
-/// The end of a run that had not begun.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct QueueEnd {
-    pub at: DateTime<Utc>,
-    pub stop_reason: StopReason,
-    /// For people.
-    pub reason: String,
-}
-
-impl QueuedRun {
-    /// Returns a run that waits in the queue.
-    #[must_use]
-    pub fn waiting(
-        run_id: RunId,
-        job: JobName,
-        origin: Origin,
-        not_before: Option<DateTime<Utc>>,
-    ) -> Self {
-        Self { run_id, job, origin, not_before, ended: None }
-    }
 }
 
 /// The state of a run.
@@ -183,18 +159,27 @@ impl RunSummary {
         }
     }
 
-    /// Returns the row of a run that has not begun.
+    /// Returns the row of a run that waits in the queue.
     #[must_use]
-    pub fn queued(run: &QueuedRun) -> Self {
-        let ended = run.ended.as_ref();
+    pub fn queued(
+        run_id: &RunId,
+        job: String,
+        trigger: Trigger,
+        due_at: Option<DateTime<Utc>>,
+        attempt: u64,
+    ) -> Self {
+        Self { scheduled_for: due_at.map(moment), attempt, ..Self::blank(run_id, job, trigger) }
+    }
+
+    /// Returns the row of a run that ended before it began.
+    #[must_use]
+    pub fn ended_unbegun(self, at: DateTime<Utc>, stop_reason: StopReason, why: String) -> Self {
         Self {
-            scheduled_for: run.origin.due_at().map(moment),
-            ended_at: ended.map(|ended| moment(ended.at)),
-            outcome: ended.map(|ended| ended.stop_reason.outcome()),
-            stop_reason: ended.map(|ended| ended.stop_reason),
-            attempt: u64::from(run.origin.attempt),
-            error: ended.map(|ended| ended.reason.clone()),
-            ..Self::blank(&run.run_id, run.job.to_string(), run.origin.trigger)
+            ended_at: Some(moment(at)),
+            outcome: Some(stop_reason.outcome()),
+            stop_reason: Some(stop_reason),
+            error: Some(why),
+            ..self
         }
     }
 

@@ -85,17 +85,17 @@ pub struct Period {
     pub ended: Option<DateTime<Utc>>,
 }
 
-/// *Errors*: the cell is no time of [`TIMES`].
+/// *Errors*: the cell is not a time in [`TIMES`].
 pub(super) fn time(row: &Row<'_>, at: usize) -> rusqlite::Result<DateTime<Utc>> {
     moment_of(row.get(at)?, at)
 }
 
-/// *Errors*: the cell is neither null nor a time of [`TIMES`].
+/// *Errors*: the cell is neither null nor a time in [`TIMES`].
 pub(super) fn optional_time(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<DateTime<Utc>>> {
     row.get::<_, Option<i64>>(at)?.map(|millis| moment_of(millis, at)).transpose()
 }
 
-/// *Errors*: the number in column `at` is no time of [`TIMES`].
+/// *Errors*: the number in column `at` is not a time in [`TIMES`].
 pub(super) fn moment_of(millis: i64, at: usize) -> rusqlite::Result<DateTime<Utc>> {
     let plausible = TIMES.contains(&millis).then_some(millis);
     plausible

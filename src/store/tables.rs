@@ -114,10 +114,12 @@ pub(super) const SCHEMA: Schema = Schema {
     ", "
         ALTER TABLE queue ADD COLUMN epoch INTEGER;
         UPDATE queue SET epoch = coalesce(
-            (SELECT epoch FROM slots WHERE slots.run_id = queue.run_id AND state IN ('queued', 'running')),
-            (SELECT max(epoch) FROM slots WHERE slots.job = queue.job AND slots.due_at = queue.scheduled_for),
-            0
-        ) WHERE scheduled_for IS NOT NULL;
+            (SELECT epoch FROM slots WHERE slots.run_id = queue.run_id AND state IN ('queued', 'running')), 0
+        ) WHERE scheduled_for IS NOT NULL AND ended_at IS NULL;
+        UPDATE queue SET ended_at = CAST(strftime('%s', 'now') AS INTEGER) * 1000, stop_reason = 'interrupted',
+            reason = 'the run did not begin: the ledger of an earlier version lacks its request or its time'
+            WHERE ended_at IS NULL AND trigger IN ('manual', 'retry') AND (request IS NULL OR not_before IS NULL)
+            AND run_id NOT IN (SELECT run_id FROM slots WHERE state IN ('queued', 'running') AND run_id IS NOT NULL);
     "],
 };
 

@@ -17,7 +17,7 @@ use super::losses::{
     restore_epoch, spend_budget,
 };
 use super::plans::{digests, plan};
-use super::queue::{QUEUE_COLUMNS, queued, record_end};
+use super::queue::{QUEUE_COLUMNS, check_queue_row, record_end};
 use super::run_dir::StateDir;
 use super::slot_rows::{
     PERIOD_COLUMNS, SLOT_COLUMNS, invalid, moment_of, open_slot, period, slot_row, time,
@@ -80,7 +80,7 @@ const TABLES: &[Table] = &[
         key: &["run_id"],
         columns: QUEUE_COLUMNS,
         search: Search::Every,
-        read: |row, _| queued(row).map(drop),
+        read: |row, _| check_queue_row(row),
         moves: Moves::Aside,
         end: end_queued_run,
     },
@@ -325,7 +325,7 @@ impl Table {
         }
         let lose = |(cells, why): &(Cells, String)| -> rusqlite::Result<Unreadable> {
             if self.moves == Moves::Aside {
-                self.move_aside(connection, (cells, why), now)?;
+                self.move_aside(connection, cells, why, now)?;
             }
             let ending = (self.end)(connection, &Loss { cells, why, state, now })?;
             let (key, why) = (cells.to_json(Some(self.key)), why.clone());
@@ -337,7 +337,8 @@ impl Table {
     fn move_aside(
         &self,
         connection: &Connection,
-        (cells, why): (&Cells, &str),
+        cells: &Cells,
+        why: &str,
         now: DateTime<Utc>,
     ) -> rusqlite::Result<()> {
         connection.execute(
@@ -440,7 +441,7 @@ mod tests {
             queued: None,
         };
         let origin = Origin::of_slot(Trigger::Schedule, time(1), None);
-        let queued = QueuedRun::waiting(id(1), job(), origin, None);
+        let queued = QueuedRun { run_id: id(1), job: job(), origin, not_before: None };
         let open = Slot { queued: Some(queued), ..slot(1, SlotState::Queued) };
         let slots = vec![open, slot(2, SlotState::Ran)];
         ledger.claim(Claim { slots, ..Claim::default() }, at(3)).await.unwrap();
@@ -543,13 +544,13 @@ mod tests {
             // Everything on which the daemon acts can be read.
             let read = ledger.read(|reader| {
                 reader.periods(None)?;
-                Ok((reader.queue()?, reader.slots(None, None, None)?, reader.pauses()?))
+                Ok((reader.queue_rows()?, reader.slots(None, None, None)?, reader.pauses()?))
             });
             let (queue, slots, pauses) = read.await.unwrap();
             assert!(!pauses.is_empty(), "{sql}: a pause stays");
             let open = slots.iter().filter(|slot| slot.state == SlotState::Queued);
             if ending.contains("interrupted") {
-                assert!(queue.iter().all(|run| run.ended.is_some()), "{sql}: {queue:?}");
+                assert!(queue.iter().all(|run| run.outcome.is_some()), "{sql}: {queue:?}");
             }
             if ending.contains("interrupted") || ending.contains("missed") {
                 assert_eq!(open.count(), 0, "{sql}");

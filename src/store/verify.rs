@@ -159,6 +159,8 @@ pub fn verify_each(
         if let Err(reason) = check.line(&bytes) {
             let seq = check.report.lines;
             check.report.broken(reason, Some(seq));
+            check.report.head =
+                if facts.end.is_some() { HeadState::Differs } else { HeadState::None };
             return Ok((check.report, check.prev));
         }
         take(&bytes);

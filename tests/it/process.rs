@@ -220,18 +220,21 @@ async fn cancelling_ends_the_tree_within_three_seconds() {
     let cancel = CancellationToken::new();
     let canceller = cancel.clone();
     let task = tokio::spawn(async move {
-        tokio::time::sleep(Duration::from_millis(200)).await;
+        // Cancel once the tree is there: the shell's child and the one in a session of its own.
+        wait_until(|| alive("sleep 7004.OWN").len() >= 2).await;
+        let cancelled = Instant::now();
         canceller.cancel();
+        cancelled
     });
-    let started = Instant::now();
     let exit = spawner()
         .run(&sh("trap '' TERM; setsid sleep 7004.OWN & sleep 7004.OWN"), &cancel, &mut |_| Ok(()))
         .await
         .unwrap();
+    let ended = Instant::now();
     assert!(exit.cancelled && exit.survivors == 0, "{exit:?}");
-    assert!(started.elapsed() < Duration::from_millis(3300));
     assert_eq!(alive("sleep 7004.OWN"), [""; 0]);
-    task.await.unwrap();
+    let cancelled = task.await.unwrap();
+    assert!(ended.duration_since(cancelled) < Duration::from_millis(3300));
 }
 
 #[tokio::test]

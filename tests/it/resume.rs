@@ -286,7 +286,12 @@ fn a_run_that_may_not_continue_is_interrupted_and_says_why() {
         let (daemon, run_id) = hang(&place, number);
         daemon.signal(Signal::SIGKILL);
         daemon.wait();
-        std::thread::sleep(std::time::Duration::from_millis(1100));
+        // The downtime is longer than a second once the last line is older than that.
+        let shown = place.json(&["show", &run_id]);
+        let last = shown["events"].as_array().unwrap().last().unwrap()["ts"].as_str().unwrap();
+        let last: chrono::DateTime<chrono::Utc> = last.parse().unwrap();
+        let is_old = || chrono::Utc::now() - last > chrono::TimeDelta::milliseconds(1100);
+        wait_until(is_old, || place.log());
         let daemon = place.serve();
         let run = end_of(&place, &run_id);
         assert_eq!(run["outcome"], "interrupted");

@@ -15,13 +15,15 @@ impl JobChecker<'_> {
         let max_output_bytes = self.size(
             "/limits/max_output_bytes",
             raw.max_output_bytes.as_deref(),
-            (LEAST_OUTPUT_BYTES, "`max_output_bytes` must be at least 4KiB"),
+            LEAST_OUTPUT_BYTES,
+            "`max_output_bytes` must be at least 4KiB",
             defaults.max_output_bytes,
         );
         let max_tmp_bytes = self.size(
             "/limits/max_tmp_bytes",
             raw.max_tmp_bytes.as_deref(),
-            (LEAST_TMP_BYTES, "`max_tmp_bytes` must be at least 1MiB"),
+            LEAST_TMP_BYTES,
+            "`max_tmp_bytes` must be at least 1MiB",
             defaults.max_tmp_bytes,
         );
         let count = |value: Option<u64>, default: usize| {
@@ -63,7 +65,8 @@ impl JobChecker<'_> {
         &mut self,
         pointer: &str,
         text: Option<&str>,
-        (least, too_small): (u64, &str),
+        least: u64,
+        too_small: &str,
         default: u64,
     ) -> u64 {
         match text.map(quantity::size) {

@@ -14,7 +14,7 @@ const CLEAN_SINCE: &str = "clean_since";
 /// How much the clock may have been wrong when the bound was kept.
 const MARGIN: TimeDelta = TimeDelta::days(1);
 
-/// Returns the bound that the last start, or the last daemon in its daily maintenance, stored.
+/// Returns a day before the stored bound or before now, whichever is earlier; 1970 if none is stored.
 ///
 /// *Errors*: the ledger fails.
 pub(super) async fn clean_since(host: &Host) -> Result<DateTime<Utc>, DbError> {

@@ -57,7 +57,6 @@ pub(super) async fn carry_out(
             recovered
         }
         Verdict::Settle { history, end } => {
-            leave_queue(host, &run_id).await?;
             let row = history.summary();
             let was_good = matches!(row.outcome, Some(Outcome::Succeeded | Outcome::Planned));
             let has_precheck = was_good && history.precheck.found_work.is_some();
@@ -70,7 +69,6 @@ pub(super) async fn carry_out(
             Recovered { had_ended: true, ..recovered }
         }
         Verdict::End { history, end, reason } => {
-            leave_queue(host, &run_id).await?;
             if let Some(reason) = reason {
                 let ledger = host.ledger.get().await?;
                 ledger.give_up(run_id.clone(), GivenUp::interrupted(reason)).await?;
@@ -82,23 +80,14 @@ pub(super) async fn carry_out(
             recovered
         }
         Verdict::Resume { history, spec, worked } => {
-            leave_queue(host, &run_id).await?;
             let Open { lock, cut_bytes, .. } = open;
             let (history, killed) = (*history, 0);
             let resumption = Resumption { lock, history, worked, killed, cut_bytes };
             return Ok(Found::Continues(Box::new(Resumable { spec: *spec, resumption })));
         }
-        Verdict::Wait(why) => {
-            leave_queue(host, &run_id).await?;
-            return Err(io::Error::other(why).into());
-        }
+        Verdict::Wait(why) => return Err(io::Error::other(why).into()),
     };
     Ok(Found::Ended(recovered, open.lock))
-}
-
-/// Removes a run that has a record from the queue.
-async fn leave_queue(host: &Host, run_id: &RunId) -> Result<(), DbError> {
-    host.ledger.get().await?.dequeue(run_id.clone()).await
 }
 
 /// Returns the directory of a run.
@@ -150,9 +139,10 @@ async fn interrupt(host: &Host, open: &Open, broken: BrokenRecord) -> Result<(),
     let BrokenRecord { intact, lines, why } = broken;
     let (run_id, line) = (&open.run_id, lines + 1);
     tracing::error!(%run_id, line, reason = why, "the record of an open run is broken; examine it with `dutyd verify`");
-    leave_queue(host, run_id).await?;
+    let ledger = host.ledger.get().await?;
+    ledger.dequeue(run_id.clone()).await?;
     // The cost of the run is unknown, so all that it reserved counts as spent.
-    host.ledger.get().await?.release(run_id.clone(), None).await?;
+    ledger.release(run_id.clone(), None).await?;
     let row = match intact {
         Some(history) => history.summary().clone().cut(history.last_ts),
         None => {

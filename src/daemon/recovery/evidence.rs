@@ -45,7 +45,7 @@ pub(super) enum RecordedConfig {
     Unloadable(String),
 }
 
-/// What a living daemon knows about a run that it recovers.
+/// What is known about a run that is not on disk.
 #[derive(Debug, Default)]
 pub(super) struct KnownFacts {
     /// When the task of the run ended, or when this daemon started if the run is older.
@@ -102,12 +102,11 @@ impl DaemonTimes {
 
 /// Reads the evidence about an open run. Cuts off a torn last line.
 ///
-/// *Errors*: a part cannot be read, so a later attempt may find out.
+/// *Errors*: a part cannot be read; a later attempt may succeed.
 pub(super) async fn gather(
     host: &Host,
     run_id: &RunId,
     known: KnownFacts,
-    configs: &mut RecordedConfigs,
 ) -> Result<Evidence, RecoveryError> {
     let run = host.state.find_run(run_id);
     let (record, torn_bytes) = read_record(run.as_ref())?;
@@ -131,18 +130,33 @@ pub(super) async fn gather(
             known,
         })
     });
-    let mut evidence = evidence.await?;
-    if let Record::Whole { history, .. } = &evidence.record
-        && evidence.may_continue()
-    {
-        evidence.config = configs.get(host, &history.start).await?;
-    }
-    Ok(evidence)
+    Ok(evidence.await?)
 }
 
 impl Evidence {
-    /// Tells whether nothing but the record and the configuration keeps the run from continuing.
-    pub(super) fn may_continue(&self) -> bool {
+    /// Tells whether the run has a line of a transcript.
+    pub(super) fn has_record(&self) -> bool {
+        matches!(self.record, Record::Whole { .. } | Record::Broken(_))
+    }
+
+    /// Loads the configuration with which the run began, if the verdict depends on it.
+    ///
+    /// *Errors*: a file system does not answer; a later attempt may succeed.
+    pub(super) async fn load_config(
+        &mut self,
+        host: &Host,
+        configs: &mut RecordedConfigs,
+    ) -> Result<(), RecoveryError> {
+        if let Record::Whole { history, .. } = &self.record
+            && self.may_continue()
+        {
+            self.config = configs.get(host, &history.start).await?;
+        }
+        Ok(())
+    }
+
+    /// Tells whether the run continues if its configuration allows it.
+    fn may_continue(&self) -> bool {
         let has_ended = match &self.record {
             Record::Whole { history, .. } => history.has_ended(),
             Record::Absent | Record::Empty { .. } | Record::Broken(_) => true,
@@ -206,7 +220,7 @@ impl RecordedConfigs {
     /// Returns the configuration with which a run began. One that cannot be loaded is not kept, because
     /// the next attempt may succeed.
     ///
-    /// *Errors*: a file system gives no answer.
+    /// *Errors*: a file system does not answer.
     async fn get(
         &mut self,
         host: &Host,

@@ -277,12 +277,9 @@ fn newest(slots: &[Slot]) -> BTreeMap<JobName, DateTime<Utc>> {
     newest
 }
 
+/// Returns the disposition of the slot of an ended run.
 fn state_of(stop_reason: Option<StopReason>) -> SlotState {
-    match stop_reason {
-        Some(StopReason::PreflightFailed) => SlotState::Blocked,
-        Some(StopReason::NotNeeded) => SlotState::NotNeeded,
-        _ => SlotState::Ran,
-    }
+    stop_reason.map_or(SlotState::Ran, SlotState::of_ended)
 }
 
 /// Returns the slot of a run whose epoch is lost; `None` if the run has no due time.

@@ -13,7 +13,7 @@ use crate::run::{Host, release_abandoned};
 use crate::store::{DbError, LedgerFound};
 use crate::text::redact::Redactor;
 
-/// What the previous daemon left, once everything that could be ended has ended.
+/// The open runs and the losses that remain after recovery.
 #[derive(Debug, Default)]
 pub struct Inheritance {
     /// The runs that continue, oldest first.
@@ -41,7 +41,7 @@ pub enum StartError {
     RestoreLedger(#[source] DbError),
 }
 
-/// Cleans up after the previous daemon, and brings the index and the ledger up to the records.
+/// Recovers the state of the previous daemon, and brings the index and the ledger up to the records.
 /// `found` is how the ledger was opened; `owes_rebuild` tells whether the index lacks runs.
 ///
 /// *Errors*: [`StartError`].
@@ -97,6 +97,6 @@ fn log(recovery: &Recovery) {
         tracing::warn!(run_id = %run.spec.run_id, job = %run.spec.job.name, "the daemon stopped during a run; the run continues");
     }
     for run in recovery.ended.iter().filter(|run| run.began && !run.had_ended) {
-        tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "marked a run as interrupted: its process had died");
+        tracing::warn!(run_id = %run.run_id, cut_bytes = run.cut_bytes, "ended an open run of the previous daemon");
     }
 }

@@ -256,7 +256,7 @@ async fn a_run_that_was_cancelled_before_it_began_does_not_run() {
     };
     ledger.claim(Claim { slots: vec![slot], ..Claim::default() }, due_at).await.unwrap();
     let origin = Origin::of_slot(Trigger::Schedule, key.time, None);
-    let queued = QueuedRun::waiting(run_id.clone(), key.job, origin, None);
+    let queued = QueuedRun { run_id: run_id.clone(), job: key.job, origin, not_before: None };
     ledger.enqueue(queued).await.unwrap();
     let cancelled = GivenUp::cancelled("ann had cancelled it".to_owned(), None);
     ledger.give_up(run_id.clone(), cancelled).await.unwrap();
@@ -264,12 +264,12 @@ async fn a_run_that_was_cancelled_before_it_began_does_not_run() {
     assert!(!recovered[0].began);
     let id = run_id.clone();
     let rows = ledger.read(move |reader| {
-        Ok((reader.slots(None, None, None)?, reader.queue()?, reader.given_up(id.as_str())?))
+        Ok((reader.slots(None, None, None)?, reader.queue_rows()?, reader.given_up(id.as_str())?))
     });
     let (slots, queue, given_up) = rows.await.unwrap();
     let reason = "ann had cancelled it before it began";
     assert_eq!((slots[0].state.as_str(), slots[0].reason.as_str()), ("skipped", reason));
-    assert_eq!(queue[0].ended.as_ref().map(|ended| ended.stop_reason), Some(StopReason::Cancelled));
+    assert_eq!(queue[0].stop_reason, Some(StopReason::Cancelled));
     assert_eq!(given_up, None);
 }
 

@@ -139,6 +139,11 @@ fn spec(
             "its override `{name}` is unknown to this version; install a newer dutyd"
         ));
     }
+    if let Some(name) = start.origin.unknown_part() {
+        return Err(format!(
+            "the part `{name}` of its request is unknown to this version; install a newer dutyd"
+        ));
+    }
     let config = match config {
         RecordedConfig::Loaded(config) => config,
         RecordedConfig::Unloadable(why) => return Err(why),
@@ -178,6 +183,17 @@ fn mode_of(start: &SessionStart) -> Result<Mode, String> {
         word => Mode::parse(word).ok_or_else(|| {
             format!("its mode `{word}` is unknown to this version; install a newer dutyd")
         }),
+    }
+}
+
+/// Returns why a run began, as its next attempt repeats it; `None` if that could act where the run
+/// planned, or leave out a part of its request.
+fn repeatable_origin(start: &SessionStart) -> Option<Origin> {
+    let is_known = start.overrides.newer.is_empty() && start.origin.unknown_part().is_none();
+    match mode_of(start) {
+        Ok(Mode::Act) if is_known => Some(start.origin.clone()),
+        Ok(Mode::Plan) if is_known => Some(start.origin.clone().planning()),
+        Ok(_) | Err(_) => None,
     }
 }
 
@@ -236,7 +252,7 @@ impl RecordedEnd {
             stop_reason,
             reason: format!("{outcome} ({stop_reason})"),
             ended_at: row.ended_at.as_deref().and_then(|at| at.parse().ok()),
-            repeatable: is_repeatable.then(|| history.start.origin.clone()),
+            repeatable: repeatable_origin(&history.start).filter(|_| is_repeatable),
         }
     }
 

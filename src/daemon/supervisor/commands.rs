@@ -4,12 +4,13 @@ use sd_notify::NotifyState;
 use tokio::time::Instant;
 
 use super::decisions::EARLIER_UNWRITTEN;
+use super::phase::Phase;
 use super::places::model_of;
 use super::queue::{Waiting, WaitsFor};
 use super::{Active, Command, CommandError, Started, Supervisor};
 use crate::config::SandboxMode;
 use crate::daemon::views::{StatusConfig, StatusJobs, StatusReport, StatusRuns};
-use crate::domain::{JobName, Origin, Person, RunId, Stop, StopReason};
+use crate::domain::{Origin, Person, RunId, Stop, StopReason};
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::why_runs_cannot_begin;
 use crate::store::{EndedRuns, SlotState};
@@ -35,11 +36,7 @@ impl Supervisor {
                 let _ = reply.send(cancelled);
             }
             Command::IsKnown(run_id, reply) => {
-                let known = self.active.contains_key(&run_id)
-                    || self.unrecovered.runs.contains_key(&run_id)
-                    || self.retries.keys().any(|(_, of)| *of == run_id)
-                    || self.queue.iter().any(|waiting| waiting.run_id == run_id);
-                let _ = reply.send(known);
+                let _ = reply.send(self.phase_of(&run_id).is_some());
             }
             Command::Backfill(request, reply) => {
                 let count = self.backfill(request).await;
@@ -106,7 +103,7 @@ impl Supervisor {
             warnings.push("the job is paused".to_owned());
         }
         for warning in &warnings {
-            tracing::warn!(job = job.name.as_str(), warning, "manual run");
+            tracing::warn!(job = job.name.as_str(), warning, "a person requested a run");
         }
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
         let name = job.name.clone();
@@ -135,31 +132,22 @@ impl Supervisor {
         job: Option<&str>,
         by: Option<Person>,
     ) -> Result<Vec<RunId>, CommandError> {
-        let is_wanted = |of: &JobName| job.is_none_or(|job| job == of.as_str());
-        let active = self.active.iter().filter(|(_, run)| is_wanted(&run.job));
-        let mut wanted: Vec<RunId> = active.map(|(run_id, _)| run_id.clone()).collect();
-        for run_id in &wanted {
-            self.cancel_active(run_id, by.clone()).await;
-        }
-        let stop = Stop { by: by.clone(), ..StopReason::Cancelled.into() };
-        let resumed = self.queue.iter().filter(|run| is_wanted(&run.job) && run.resumed.is_some());
-        let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
-        let why = why_cancelled(by.as_ref());
-        for run_id in resumed {
-            self.cancel_resumed(&run_id, (&stop, &why)).await;
+        let (cancelled, why) = (cancelled(by.clone()), why_cancelled(by.as_ref()));
+        let (mut wanted, mut waiting) = (Vec::new(), Vec::new());
+        for (run_id, phase) in self.phases(job) {
+            match phase {
+                Phase::Active => drop(self.cancel_active(&run_id, by.clone()).await),
+                Phase::Suspended => drop(self.cancel_resumed(&run_id, &cancelled, &why).await),
+                Phase::Open => drop(self.cancel_unrecovered(&run_id, &cancelled, &why).await),
+                Phase::Settling => continue,
+                Phase::Delayed | Phase::Queued => waiting.push(run_id.clone()),
+            }
             wanted.push(run_id);
         }
-        for run_id in self.unrecovered.of_job(job) {
-            self.cancel_unrecovered(&run_id, (&stop, &why)).await;
-            wanted.push(run_id);
-        }
-        let waiting = self.queue.iter().chain(self.retries.values());
-        let waiting = waiting.filter(|run| is_wanted(&run.job));
-        let waiting: Vec<RunId> = waiting.map(|run| run.run_id.clone()).collect();
         self.end_cancelled(waiting.clone(), by.as_ref()).await?;
-        self.queue.take(job, |_| true);
-        self.retries.retain(|_, run| !is_wanted(&run.job));
-        wanted.extend(waiting);
+        for run_id in &waiting {
+            self.forget_waiting(run_id);
+        }
         wanted.sort();
         Ok(wanted)
     }
@@ -169,38 +157,35 @@ impl Supervisor {
         run_id: &RunId,
         by: Option<Person>,
     ) -> Result<(), CommandError> {
-        let stop = Stop { by: by.clone(), ..StopReason::Cancelled.into() };
+        let (cancelled, why) = (cancelled(by.clone()), why_cancelled(by.as_ref()));
         let is_suspending = |active: &Active| {
             let given = active.stop.borrow();
             given.as_ref().is_some_and(|stop| stop.reason == StopReason::Interrupted)
         };
-        if self.active.get(run_id).is_some_and(is_suspending) {
-            return Err(CommandError::Stopping);
+        match self.phase_of(run_id) {
+            Some(Phase::Active) if self.active.get(run_id).is_some_and(is_suspending) => {
+                return Err(CommandError::Stopping);
+            }
+            Some(Phase::Active) => drop(self.cancel_active(run_id, by).await),
+            Some(Phase::Suspended) => drop(self.cancel_resumed(run_id, &cancelled, &why).await),
+            Some(Phase::Open) => drop(self.cancel_unrecovered(run_id, &cancelled, &why).await),
+            Some(Phase::Delayed | Phase::Queued) => {
+                self.end_cancelled(vec![run_id.clone()], by.as_ref()).await?;
+                self.forget_waiting(run_id);
+            }
+            Some(Phase::Settling) | None if self.parts.host.state.find_run(run_id).is_some() => {
+                return Err(CommandError::Over(run_id.clone()));
+            }
+            Some(Phase::Settling) | None => return Err(CommandError::NoRun(run_id.clone())),
         }
-        let why = why_cancelled(by.as_ref());
-        if self.cancel_active(run_id, by.clone()).await
-            || self.cancel_resumed(run_id, (&stop, &why)).await
-            || self.cancel_unrecovered(run_id, (&stop, &why)).await
-        {
-            return Ok(());
-        }
-        if self.retries.keys().any(|(_, of)| of == run_id) {
-            self.end_cancelled(vec![run_id.clone()], by.as_ref()).await?;
-            self.forget_retry(run_id);
-            return Ok(());
-        }
-        if !self.queue.iter().any(|waiting| waiting.run_id == *run_id) {
-            let is_known = self.parts.host.state.find_run(run_id).is_some();
-            let run_id = run_id.clone();
-            return Err(if is_known {
-                CommandError::Over(run_id)
-            } else {
-                CommandError::NoRun(run_id)
-            });
-        }
-        self.end_cancelled(vec![run_id.clone()], by.as_ref()).await?;
-        self.queue.remove(run_id);
         Ok(())
+    }
+
+    /// Forgets a run that had not begun and that the ledger has ended.
+    fn forget_waiting(&mut self, run_id: &RunId) {
+        if !self.forget_retry(run_id) {
+            self.queue.remove(run_id);
+        }
     }
 
     /// Stops an active run, and records that it must not continue after a crash. Returns false if the
@@ -208,8 +193,7 @@ impl Supervisor {
     async fn cancel_active(&mut self, run_id: &RunId, by: Option<Person>) -> bool {
         let Some(active) = self.active.get(run_id) else { return false };
         let why = why_cancelled(by.as_ref());
-        let stop = Stop { by: by.clone(), ..StopReason::Cancelled.into() };
-        active.stop.send_replace(Some(stop));
+        active.stop.send_replace(Some(cancelled(by.clone())));
         self.keep_cancelled(vec![run_id.clone()], by.as_ref(), &why).await;
         true
     }
@@ -327,6 +311,11 @@ impl Supervisor {
             refused_parameters: None,
         }
     }
+}
+
+/// Returns the stop of a run that a person cancels.
+fn cancelled(by: Option<Person>) -> Stop {
+    Stop { by, ..StopReason::Cancelled.into() }
 }
 
 /// Returns why a cancelled run must not continue after a crash.

@@ -52,12 +52,12 @@ impl Supervisor {
                 // A run of it would have a record; another run may have covered it.
                 let why = "the ledger is older than the records, and they have no run of it";
                 let until = until.min(now);
-                let before = self.undecided((&period, &schedule), Some(until), until).await?;
-                missed.extend(self.missed((&period, &schedule), &before, why));
+                let before = self.undecided(&period, &schedule, Some(until), until).await?;
+                missed.extend(self.missed(&period, &schedule, &before, why));
                 period.settled = until;
             }
             let too_late = if is_configured { self.too_late(&period.job, now) } else { Some(now) };
-            let down = self.undecided((&period, &schedule), too_late, now).await?;
+            let down = self.undecided(&period, &schedule, too_late, now).await?;
             if is_configured {
                 let key = JobEpoch { epoch, job: period.job.clone() };
                 for Due { due_at, span } in down {
@@ -76,7 +76,7 @@ impl Supervisor {
                 continue;
             }
             let why = "the daemon was down, and the schedule has changed since";
-            missed.extend(self.missed((&period, &schedule), &down, why));
+            missed.extend(self.missed(&period, &schedule, &down, why));
             self.claim_missed(&mut missed, CLAIM_BATCH, now).await?;
         }
         self.settle_ended(&mut missed, now).await?;
@@ -110,21 +110,16 @@ impl Supervisor {
             let Some(schedule) = expressions.schedule(&period.schedule, &period.zone) else {
                 continue;
             };
-            let dues = self.undecided((&period, &schedule), Some(ended), ended).await?;
+            let dues = self.undecided(&period, &schedule, Some(ended), ended).await?;
             let why = "the daemon stopped before it decided, and the clock was set back";
-            missed.extend(self.missed((&period, &schedule), &dues, why));
+            missed.extend(self.missed(&period, &schedule, &dues, why));
             self.claim_missed(missed, CLAIM_BATCH, now).await?;
         }
         Ok(())
     }
 
     /// Returns the rows of due times of a period that were missed.
-    fn missed(
-        &self,
-        (period, schedule): (&Period, &Schedule),
-        dues: &[Due],
-        why: &str,
-    ) -> Vec<Slot> {
+    fn missed(&self, period: &Period, schedule: &Schedule, dues: &[Due], why: &str) -> Vec<Slot> {
         let slots = dues.iter().map(|due| {
             let time = SlotTime { epoch: period.epoch, due_at: due.due_at };
             let key = SlotKey { job: period.job.clone(), time };
@@ -168,7 +163,8 @@ impl Supervisor {
     /// earlier one for its jitter.
     async fn undecided(
         &self,
-        (period, schedule): (&Period, &Schedule),
+        period: &Period,
+        schedule: &Schedule,
         too_late: Option<DateTime<Utc>>,
         until: DateTime<Utc>,
     ) -> Result<Vec<Due>, DbError> {
@@ -221,7 +217,7 @@ impl Supervisor {
 
     /// Returns who asked for the backfills in the queue, as far as the ledger tells.
     async fn people_of_backfills(&self) -> Result<HashMap<RunId, Person>, DbError> {
-        let queue = self.parts.ledger.read(|reader| reader.queue()).await?;
+        let queue = self.parts.ledger.read(|reader| reader.waiting_runs()).await?;
         let backfills = queue.into_iter().filter(|run| run.origin.trigger == Trigger::Backfill);
         Ok(backfills.filter_map(|run| Some((run.run_id, run.origin.by?))).collect())
     }
@@ -230,20 +226,18 @@ impl Supervisor {
     /// ended, and ends the queued runs without an open slot.
     async fn left_open(&mut self, now: DateTime<Utc>) -> Result<Vec<OpenSlot>, DbError> {
         let mut left = Vec::new();
-        let open = self.parts.ledger.read(|reader| Ok((reader.open_slots()?, reader.queue()?)));
+        let open =
+            self.parts.ledger.read(|reader| Ok((reader.open_slots()?, reader.queue_rows()?)));
         let (slots, queue) = open.await?;
-        let queued: HashSet<RunId> = queue.into_iter().map(|run| run.run_id).collect();
+        let queued: HashSet<String> = queue.into_iter().map(|run| run.run_id).collect();
         // Skip the slots whose run is queued, waits for its next attempt, or is not recovered yet.
-        let kept = self.queue.iter().map(|run| &run.run_id);
-        let kept =
-            kept.chain(self.retries.keys().map(|(_, of)| of)).chain(self.unrecovered.runs.keys());
-        let kept: HashSet<RunId> = kept.cloned().collect();
+        let known = self.phases(None);
         for slot in slots {
             let run_id = slot.run_id.clone();
-            if kept.contains(&run_id) {
+            if known.contains_key(&run_id) {
                 continue;
             }
-            let has_begun = slot.state == SlotState::Running && !queued.contains(&run_id);
+            let has_begun = slot.state == SlotState::Running && !queued.contains(run_id.as_str());
             let end = recorded_end(&self.parts.host, &run_id);
             let end = end.or_else(|| has_begun.then(RecordedEnd::lost));
             match end {
@@ -255,7 +249,7 @@ impl Supervisor {
                     {
                         continue;
                     }
-                    let end = self.end_of_run(slot.key.job, run_id, (outcome, stop_reason), reason);
+                    let end = self.end_of_run(slot.key.job, run_id, outcome, stop_reason, reason);
                     if let Some(pause) = self.parts.ledger.end_run(end, now).await? {
                         self.paused(pause);
                     }
@@ -264,7 +258,7 @@ impl Supervisor {
             }
         }
         let why = "the daemon stopped before its run began".to_owned();
-        self.parts.ledger.end_without_slot((StopReason::Interrupted, why), now).await?;
+        self.parts.ledger.end_without_slot(StopReason::Interrupted, why, now).await?;
         Ok(left)
     }
 }

@@ -26,7 +26,8 @@ impl Supervisor {
             }
         };
         let Some(active) = self.active.remove(&run_id) else {
-            tracing::error!(%run_id, "a task has ended whose run is not active");
+            tracing::error!(%run_id, "the task of an inactive run ended");
+            self.add_unrecovered(run_id, &"its task ended unexpectedly");
             return;
         };
         self.queue.ended(&active.job, active.is_caught_up);
@@ -69,7 +70,7 @@ impl Supervisor {
                     && stop.is_none();
                 let failed = FailedRun { origin, stop_reason };
                 if !(may_retry && self.retry(&job, &run_id, failed, now).await) {
-                    self.record_end(job, run_id, (outcome, stop_reason), now).await;
+                    self.record_end(job, run_id, outcome, stop_reason, now).await;
                 }
             }
             Err(RunError::Panicked) => self.on_panic(job, run_id, now).await,
@@ -117,11 +118,12 @@ impl Supervisor {
         &mut self,
         job: JobName,
         run_id: RunId,
-        (outcome, stop_reason): (Outcome, StopReason),
+        outcome: Outcome,
+        stop_reason: StopReason,
         now: DateTime<Utc>,
     ) {
         let reason = format!("{outcome} ({stop_reason})");
-        let end = self.end_of_run(job, run_id, (outcome, stop_reason), reason);
+        let end = self.end_of_run(job, run_id, outcome, stop_reason, reason);
         self.decide(Decision::EndRun(end, now)).await;
     }
 
@@ -130,14 +132,11 @@ impl Supervisor {
         &self,
         job: JobName,
         run_id: RunId,
-        (outcome, stop_reason): (Outcome, StopReason),
+        outcome: Outcome,
+        stop_reason: StopReason,
         reason: String,
     ) -> RunEnd {
-        let state = match stop_reason {
-            StopReason::PreflightFailed => SlotState::Blocked,
-            StopReason::NotNeeded => SlotState::NotNeeded,
-            _ => SlotState::Ran,
-        };
+        let state = SlotState::of_ended(stop_reason);
         let config = self.config.borrow();
         let pause_after = config.jobs.get(&job).and_then(|job| job.pause_after_failures);
         RunEnd { run_id, job, outcome, state, reason, pause_after }

@@ -48,7 +48,7 @@ impl Waiting {
     /// Returns the row of the run for the ledger.
     pub(super) fn to_row(&self, not_before: Option<DateTime<Utc>>) -> QueuedRun {
         let Self { run_id, job, origin, .. } = self;
-        QueuedRun::waiting(run_id.clone(), job.clone(), origin.clone(), not_before)
+        QueuedRun { run_id: run_id.clone(), job: job.clone(), origin: origin.clone(), not_before }
     }
 
     /// Tells whether the run is that of a slot; a person requested any other run.

@@ -12,7 +12,7 @@ impl Supervisor {
     /// Loads the requested runs that the previous daemon left in the queue, the oldest first. Ends those
     /// that are too late by the rule for slots (CRON-4).
     pub(super) async fn load_requested(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
-        let queue = self.parts.ledger.read(|reader| reader.queue()).await?;
+        let queue = self.parts.ledger.read(|reader| reader.waiting_runs()).await?;
         let mut left: Vec<QueuedRun> = queue.into_iter().filter(is_left).collect();
         left.sort_by(|one, other| one.run_id.cmp(&other.run_id));
         for run in left {
@@ -44,5 +44,5 @@ impl Supervisor {
 }
 
 fn is_left(run: &QueuedRun) -> bool {
-    run.origin.trigger == Trigger::Manual && run.ended.is_none()
+    run.origin.trigger == Trigger::Manual
 }

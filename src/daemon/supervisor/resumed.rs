@@ -10,7 +10,7 @@ use super::queue::{Waiting, WaitsFor};
 use super::slots::runs_regardless;
 use super::{Active, Supervisor};
 use crate::daemon::recovery::Resumable;
-use crate::domain::Stop;
+use crate::domain::{RunId, Stop};
 use crate::run::{RunError, resume};
 
 impl Waiting {
@@ -37,10 +37,11 @@ impl Supervisor {
             return;
         }
         let model = model_of(&self.config.borrow(), &waiting).to_owned();
-        let Waiting { run_id, job, origin, is_caught_up, resumed, .. } = waiting;
+        let Waiting { run_id, job, is_caught_up, resumed, .. } = waiting;
         let Some(run) = resumed else { return };
         tracing::info!(job = job.as_str(), %run_id, count = run.resumption.history.resumptions + 1, "run continued");
         let (stop, stopped) = watch::channel(stop);
+        let origin = run.spec.repeatable_origin();
         let active = Active { job, model, is_caught_up, is_resumed: true, origin, stop };
         self.active.insert(run_id.clone(), active);
         let host = self.parts.host.clone();
@@ -53,11 +54,7 @@ impl Supervisor {
 
     /// Cancels a run that waits to continue; returns whether it is one. The run starts again only to
     /// write its end.
-    pub(super) async fn cancel_resumed(
-        &mut self,
-        run_id: &crate::domain::RunId,
-        (stop, why): (&Stop, &str),
-    ) -> bool {
+    pub(super) async fn cancel_resumed(&mut self, run_id: &RunId, stop: &Stop, why: &str) -> bool {
         let is_it = |run: &Waiting| run.run_id == *run_id && run.resumed.is_some();
         if !self.queue.iter().any(is_it) {
             return false;

@@ -95,7 +95,7 @@ async fn prune_host(
     if last.is_some_and(|last| last <= now && now - last < TimeDelta::days(1)) {
         return Ok(Pruned::default());
     }
-    let pruned = prune(&host.state, (ledger, index), retention, now, false).await?;
+    let pruned = prune(&host.state, ledger, index, retention, now, false).await?;
     ledger.set_meta(LAST_PRUNED, now.timestamp_millis()).await?;
     Ok(pruned)
 }

@@ -88,10 +88,8 @@ impl Supervisor {
     /// Loads the attempts that the previous daemon left. An attempt that should have begun while the
     /// daemon was down begins now, unless it is too late by the rule for slots (CRON-4).
     pub(super) async fn load_retries(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
-        let queue = self.parts.ledger.read(|reader| reader.queue()).await?;
-        let left = queue
-            .into_iter()
-            .filter(|run| run.origin.trigger == Trigger::Retry && run.ended.is_none());
+        let queue = self.parts.ledger.read(|reader| reader.waiting_runs()).await?;
+        let left = queue.into_iter().filter(|run| run.origin.trigger == Trigger::Retry);
         // Recovery ends an attempt that it could not clear away.
         let left = left.filter(|run| !self.unrecovered.runs.contains_key(&run.run_id));
         let left: Vec<QueuedRun> = left.collect();

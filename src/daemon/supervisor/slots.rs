@@ -237,10 +237,10 @@ impl Supervisor {
             let resumed = resumed.filter(|run| run.resumed.is_some() && run.is_replaceable());
             let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
             for run_id in resumed {
-                self.cancel_resumed(&run_id, (&StopReason::Cancelled.into(), why)).await;
+                self.cancel_resumed(&run_id, &StopReason::Cancelled.into(), why).await;
             }
             for run_id in self.unrecovered.replaced_in(job.as_str()) {
-                self.cancel_unrecovered(&run_id, (&StopReason::Cancelled.into(), why)).await;
+                self.cancel_unrecovered(&run_id, &StopReason::Cancelled.into(), why).await;
             }
         }
     }

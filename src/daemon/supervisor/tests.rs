@@ -660,7 +660,7 @@ async fn consecutive_failures_pause_a_job() {
     let now = at("2026-05-04T12:00:00Z");
     let ended = async |bench: &mut Bench, outcome, stop_reason| {
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
-        bench.supervisor.record_end(name("j"), run_id, (outcome, stop_reason), now).await;
+        bench.supervisor.record_end(name("j"), run_id, outcome, stop_reason, now).await;
         bench.supervisor.pauses.contains("j")
     };
     use crate::domain::Outcome::{Failed, Interrupted, Succeeded};
@@ -785,7 +785,9 @@ async fn failed_and_missed_slots_run_again_on_request() {
     for (due, outcome) in [("10", Outcome::Failed), ("11", Outcome::Succeeded)] {
         let due = format!("2026-05-04T{due}:00:00Z");
         first.claims(&due).await;
-        let run = RunSummary::queued(&first.supervisor.queue.iter().next().unwrap().to_row(None));
+        let waiting = first.supervisor.queue.iter().next().unwrap();
+        let (job, due_at) = (waiting.job.to_string(), waiting.origin.due_at());
+        let run = RunSummary::queued(&waiting.run_id, job, waiting.origin.trigger, due_at, 1);
         let row = RunSummary { started_at: Some(due.clone()), outcome: Some(outcome), ..run };
         first.supervisor.parts.host.index.get().await.unwrap().take(row).await.unwrap();
         first.goes(&due).await;
@@ -903,9 +905,9 @@ async fn a_requested_run_survives_a_restart_unless_it_is_too_late_or_cannot_be_r
     assert!(waiting.iter().map(request).all(|request| request.plan && request.prompt.is_some()));
     assert!(waiting.iter().all(|run| run.origin.by == by && run.origin.trigger == Trigger::Manual));
     let why = async |bench: &Bench, run_id: &RunId| {
-        let queue = bench.supervisor.parts.ledger.read(|reader| reader.queue()).await.unwrap();
-        let run = queue.into_iter().find(|run| run.run_id == *run_id).unwrap();
-        run.ended.map(|ended| ended.reason).unwrap_or_default()
+        let queue = bench.supervisor.parts.ledger.read(|reader| reader.queue_rows()).await.unwrap();
+        let run = queue.into_iter().find(|run| run.run_id == run_id.as_str()).unwrap();
+        run.error.unwrap_or_default()
     };
     assert!(why(&second, &damaged).await.contains("cannot be read"));
     // A stop leaves them in the queue too.
@@ -1129,8 +1131,9 @@ async fn a_decision_that_cannot_be_written_to_the_ledger_is_written_later() {
     let run_id = bench.supervisor.queue.start().unwrap().run_id;
     let other = rusqlite::Connection::open(temp.path().join("state/ledger.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let end = (crate::domain::Outcome::Failed, StopReason::MaxIterations);
-    bench.supervisor.record_end(name("hourly"), run_id.clone(), end, now).await;
+    let (outcome, stop_reason) = (Outcome::Failed, StopReason::MaxIterations);
+    let id = run_id.clone();
+    bench.supervisor.record_end(name("hourly"), id, outcome, stop_reason, now).await;
     assert!(bench.supervisor.is_unwritten(&run_id) && bench.supervisor.disk_fault.is_some());
     let manual = RunId::from_ulid(ulid::Ulid::from_parts(1, 1));
     bench.supervisor.give_up(vec![manual.clone()], "a person had cancelled it").await;

@@ -87,24 +87,14 @@ impl Unrecovered {
 
     /// Returns the runs of a job that may continue and that a newer run of its schedule replaces.
     pub(super) fn replaced_in(&self, job: &str) -> Vec<RunId> {
-        let mut replaced = self.of_job(Some(job));
-        replaced.retain(|run_id| self.runs.get(run_id).is_some_and(|run| run.is_replaceable));
-        replaced
+        let of_job = |run: &OpenRun| run.job.as_ref().is_some_and(|of| of.as_str() == job);
+        let replaced = self.runs.iter().filter(|(_, run)| run.is_replaceable && of_job(run));
+        replaced.map(|(run_id, _)| run_id.clone()).collect()
     }
 
     /// Forgets the failures of a run that has ended.
     pub(super) fn forget(&mut self, run_id: &RunId) {
         self.failures.remove(run_id);
-    }
-
-    /// Returns the runs of a job that may continue.
-    pub(super) fn of_job(&self, job: Option<&str>) -> Vec<RunId> {
-        let runs = self.runs.iter().filter(|(_, run)| match (job, &run.job) {
-            (Some(wanted), Some(of)) => wanted == of.as_str(),
-            (None, of) => of.is_some(),
-            (Some(_), None) => false,
-        });
-        runs.map(|(run_id, _)| run_id.clone()).collect()
     }
 }
 
@@ -114,13 +104,13 @@ impl Supervisor {
     pub(super) fn add_unrecovered(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
         let job = self.parts.host.state.job_of_open(&run_id);
         let job = job.and_then(|job| JobName::parse(&job).ok());
-        self.add_open(run_id, why, (job, false));
+        self.add_open(run_id, why, job, false);
     }
 
     /// Records that a run has its last line, but that the ledger or the index lacks its end. Its job is
     /// not busy.
     pub(super) fn add_unsettled(&mut self, run_id: RunId, why: &dyn std::fmt::Display) {
-        self.add_open(run_id, why, (None, true));
+        self.add_open(run_id, why, None, true);
     }
 
     /// Adds a run, and counts a failure to recover it. Its `job` counts as busy, if any.
@@ -128,7 +118,8 @@ impl Supervisor {
         &mut self,
         run_id: RunId,
         why: &dyn std::fmt::Display,
-        (job, has_ended): (Option<JobName>, bool),
+        job: Option<JobName>,
+        has_ended: bool,
     ) {
         let after = self.unrecovered.count(&run_id);
         let why = why.to_string();
@@ -156,7 +147,8 @@ impl Supervisor {
     pub(super) async fn cancel_unrecovered(
         &mut self,
         run_id: &RunId,
-        (stop, why): (&Stop, &str),
+        stop: &Stop,
+        why: &str,
     ) -> bool {
         let run = self.unrecovered.runs.get_mut(run_id).filter(|run| !run.has_ended);
         let Some(run) = run else { return false };
@@ -248,8 +240,7 @@ impl Supervisor {
             Ok(None) => {}
             Ok(Some(slot)) => match recorded_end(&self.parts.host, &run_id) {
                 Some(end) => {
-                    self.record_end(slot.key.job, run_id, (end.outcome, end.stop_reason), now)
-                        .await;
+                    self.record_end(slot.key.job, run_id, end.outcome, end.stop_reason, now).await;
                 }
                 None => self.end_unbegun(run_id, now).await,
             },
@@ -283,8 +274,8 @@ impl Supervisor {
                 self.add_unrecovered(run_id.clone(), &error);
             }
         }
-        let ended = (Outcome::Failed, StopReason::InternalError);
-        self.record_end(job, run_id, ended, now).await;
+        let (outcome, stop_reason) = (Outcome::Failed, StopReason::InternalError);
+        self.record_end(job, run_id, outcome, stop_reason, now).await;
     }
 
     fn redactor(&self) -> Redactor {

@@ -48,8 +48,8 @@ pub(super) fn read_file(
         return Ok(Answer::of_image(image));
     }
     let mut lossy = false;
-    let lines = (offset, limit, &mut lossy);
-    let text = numbered(work, work.files(), &asked.file_path, lines, BYTES)?;
+    let lines = Lines { offset, limit };
+    let text = numbered(work, work.files(), &asked.file_path, lines, BYTES, &mut lossy)?;
     Ok(Answer { lossy, ..Answer::of(text) })
 }
 
@@ -84,7 +84,7 @@ pub(super) fn read_many_files(
     let (mut text, mut first_error, mut read, mut lossy) = (String::new(), None, 0, false);
     for path in &asked.paths {
         let _ = writeln!(text, "==> {path} <==");
-        match numbered(work, work.files(), path, (1, LINES, &mut lossy), share) {
+        match numbered(work, work.files(), path, ALL_LINES, share, &mut lossy) {
             Ok(lines) => {
                 read += 1;
                 text.push_str(&lines);
@@ -102,14 +102,25 @@ pub(super) fn read_many_files(
     }
 }
 
+/// Which lines of a file to return.
+#[derive(Debug, Clone, Copy)]
+struct Lines {
+    /// The number of the first line, from 1.
+    offset: u64,
+    limit: u64,
+}
+
+const ALL_LINES: Lines = Lines { offset: 1, limit: LINES };
+
 /// Returns `NNN | line` for each requested line, up to about `most` bytes, and a note if more lines
 /// follow. Sets `lossy` if bytes of these lines are not valid UTF-8.
 fn numbered(
     work: &Work<'_>,
     files: Files<'_>,
     path: &str,
-    (offset, limit, lossy): (u64, u64, &mut bool),
+    Lines { offset, limit }: Lines,
     most: usize,
+    lossy: &mut bool,
 ) -> Result<String, CallError> {
     let opened = files.open(path)?;
     let name = shown(opened.path.as_os_str());

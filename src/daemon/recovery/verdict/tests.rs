@@ -131,6 +131,7 @@ const RECORDS: &[&str] = &[
     "apply",
     "interactive",
     "override",
+    "request",
     "mode",
     "often",
 ];
@@ -241,6 +242,10 @@ fn record(word: &str) -> Record {
         "apply" => with("trigger", json!("apply")),
         "interactive" => with("interactive", json!(true)),
         "override" => with("overrides", json!({"temper": 1})),
+        "request" => {
+            let request = json!({"vars": {}, "prompt": null, "plan": false, "intent": "plan"});
+            with("request", request)
+        }
         "mode" => with("mode", json!("guess")),
         "often" => history(&[(1, resumed(None)), (1, resumed(None)), (1, resumed(None))]),
         _ => panic!("{word}"),
@@ -336,4 +341,36 @@ fn every_combination_of_what_is_left_of_a_run_has_its_verdict() {
     let idle: Vec<&Row> =
         rows.iter().zip(decides).filter(|(_, decides)| !decides).map(|(row, _)| row).collect();
     assert!(idle.is_empty(), "rows that decide nothing: {idle:?}");
+}
+
+// proves STATE-7
+#[test]
+fn the_next_attempt_of_a_run_that_planned_plans() {
+    let end = json!({
+        "type": "session_end", "outcome": "failed", "stop_reason": "max_iterations", "result": null,
+        "verdict": null, "iterations": 1, "tool_calls": 0, "tools_used": [],
+        "usage": {"input_tokens": 1, "output_tokens": 1}, "cost_usd": null, "duration_ms": 1,
+        "survivors": 0, "error": "e",
+    });
+    let config = config("version: 1\njobs: [{name: j, prompt: x, mode: plan}]\n");
+    let job = config.jobs.get("j").unwrap().clone();
+    for request in [Value::Null, json!({"vars": {}, "prompt": null, "plan": false})] {
+        let mut start = start();
+        (start["mode"], start["request"]) = (json!("plan"), request);
+        let history = RunHistory::fold([line(0, &start), line(1, &end)]).unwrap();
+        let run_id = RunId::parse(RUN_ID).unwrap();
+        let (config, job) = (config.clone(), job.clone());
+        let spec = RunSpec::recorded(run_id, config, job, &history.start, Mode::Plan).unwrap();
+        let resumed = spec.repeatable_origin();
+        let ended = RecordedEnd::of(Ok(RecordRead::Whole(Box::new(history)))).unwrap();
+        for origin in [resumed, ended.repeatable.unwrap()] {
+            assert!(origin.next_attempt().request.unwrap().plan, "{start}");
+        }
+    }
+    // A run that may have planned is not repeated.
+    let mut start = start();
+    start["mode"] = json!("guess");
+    let history = RunHistory::fold([line(0, &start), line(1, &end)]).unwrap();
+    let ended = RecordedEnd::of(Ok(RecordRead::Whole(Box::new(history)))).unwrap();
+    assert!(ended.repeatable.is_none());
 }
