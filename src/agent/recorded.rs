@@ -22,9 +22,7 @@ impl RecordedStart {
     pub fn lacks_repository(&self) -> bool {
         self.repository.is_none() && self.task.is_none()
     }
-}
 
-impl RecordedStart {
     /// Returns the start of the session in a transcript; `None` if the transcript ends before it.
     #[must_use]
     pub fn find(events: &[Event]) -> Option<Self> {
@@ -51,8 +49,7 @@ impl RecordedStart {
 #[must_use]
 pub fn last_model(events: &[Event]) -> Option<&str> {
     events.iter().rev().find_map(|event| match event {
-        Event::AssistantTextEnd { model, .. } => model.as_deref(),
-        Event::Warning { model, .. } => model.as_deref(),
+        Event::AssistantTextEnd { model, .. } | Event::Warning { model, .. } => model.as_deref(),
         _ => None,
     })
 }

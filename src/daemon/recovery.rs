@@ -32,7 +32,7 @@ use lost::{foreign_locks, foreign_to_runs, lock_lost, settle_cancellations, unre
 use restored::{Restored, restore_ledger};
 pub use start::{Inheritance, StartError, inherit};
 pub(super) use verdict::RecordedEnd;
-use verdict::verdict;
+use verdict::{start_to_continue, verdict};
 
 /// An open run that recovery has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -262,7 +262,9 @@ async fn recover_run(
         // Before anything that may hang: a run with a record never begins again.
         host.ledger.get().await?.dequeue(run_id.clone()).await?;
     }
-    evidence.load_config(host, configs).await?;
+    if let Some(start) = start_to_continue(&evidence) {
+        evidence.config = configs.get(host, start).await?;
+    }
     let (run_id, slot) = (run_id.clone(), evidence.slot.clone());
     let open = Open { run_id, lock, slot, cut_bytes: evidence.torn_bytes };
     carry_out(host, open, verdict(evidence, host.clock.now()), redactor).await

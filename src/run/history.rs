@@ -26,7 +26,7 @@ pub(super) const NO_PRECHECK_ANSWER: &str = "precheck";
 /// The result of reading a transcript.
 #[derive(Debug)]
 pub enum RecordRead {
-    /// There is no file, or no whole line in it.
+    /// The file is absent, or it has no whole line.
     Empty,
     Whole(Box<RunHistory>),
     /// A line cannot be read, or the first one is not `session_start`.
@@ -217,16 +217,12 @@ impl HistoryFold {
         let Some(history) = &mut self.history else { return };
         history.lines = self.lines;
         let event = match line.event {
-            ReadEvent::Known(event) if at.is_some() => Some(event),
-            ReadEvent::Known(event) => {
-                history.first_unreadable.get_or_insert(self.lines);
-                Some(event)
-            }
-            ReadEvent::Unknown(_) => {
-                history.first_unreadable.get_or_insert(self.lines);
-                None
-            }
+            ReadEvent::Known(event) => Some(event),
+            ReadEvent::Unknown(_) => None,
         };
+        if event.is_none() || at.is_none() {
+            history.first_unreadable.get_or_insert(self.lines);
+        }
         let is_resumed = matches!(event.as_deref(), Some(Event::SessionResumed { .. }));
         if !is_resumed && let (Some(before), Some(at)) = (self.before, at) {
             history.worked += (at - before).to_std().unwrap_or_default();

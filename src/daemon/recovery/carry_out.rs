@@ -19,7 +19,7 @@ pub(super) enum Found {
     Continues(Box<Resumable>),
 }
 
-/// An open run, its lock, and what recovery knows about it besides its record.
+/// An open run that recovery holds.
 pub(super) struct Open {
     pub(super) run_id: RunId,
     pub(super) lock: RunLock,

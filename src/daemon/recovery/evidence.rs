@@ -19,7 +19,7 @@ use crate::store::{
 /// What is left of a run on disk.
 #[derive(Debug)]
 pub(super) enum Record {
-    /// There is no directory.
+    /// The run has no directory.
     Absent,
     /// The directory has no whole line of a transcript.
     Empty {
@@ -138,35 +138,6 @@ impl Evidence {
     pub(super) fn has_record(&self) -> bool {
         matches!(self.record, Record::Whole { .. } | Record::Broken(_))
     }
-
-    /// Loads the configuration with which the run began, if the verdict depends on it.
-    ///
-    /// *Errors*: a file system does not answer; a later attempt may succeed.
-    pub(super) async fn load_config(
-        &mut self,
-        host: &Host,
-        configs: &mut RecordedConfigs,
-    ) -> Result<(), RecoveryError> {
-        if let Record::Whole { history, .. } = &self.record
-            && self.may_continue()
-        {
-            self.config = configs.get(host, &history.start).await?;
-        }
-        Ok(())
-    }
-
-    /// Tells whether the run continues if its configuration allows it.
-    fn may_continue(&self) -> bool {
-        let has_ended = match &self.record {
-            Record::Whole { history, .. } => history.has_ended(),
-            Record::Absent | Record::Empty { .. } | Record::Broken(_) => true,
-        };
-        !has_ended
-            && self.known.end.is_none()
-            && self.given_up.is_none()
-            && !self.is_slot_decided
-            && !self.are_cancellations_lost
-    }
 }
 
 /// Verifies and reads the record of an open run in one pass; returns the number of bytes that it cut
@@ -221,7 +192,7 @@ impl RecordedConfigs {
     /// the next attempt may succeed.
     ///
     /// *Errors*: a file system does not answer.
-    async fn get(
+    pub(super) async fn get(
         &mut self,
         host: &Host,
         start: &SessionStart,

@@ -29,8 +29,8 @@ pub(super) enum Verdict {
     /// It had not begun. Forget it, so that its slot or its request is decided again, unless the run
     /// was given up.
     Forget { given_up: Option<GivenUp> },
-    /// It had begun, but its record cannot be trusted. Leave the record as it is, and interrupt the
-    /// run after its intact lines.
+    /// The run had begun, but its record cannot be trusted. Interrupt the run after its intact lines,
+    /// and do not change the record.
     Interrupt(BrokenRecord),
     /// It has its last line. Fill in what the ledger and the index lack.
     Settle { history: Box<RunHistory>, end: RecordEnd },
@@ -49,6 +49,16 @@ pub(super) enum Verdict {
     },
     /// It may continue, but not yet, for this reason.
     Wait(&'static str),
+}
+
+/// Returns the first line of a run that continues if its configuration allows it.
+pub(super) fn start_to_continue(evidence: &Evidence) -> Option<&SessionStart> {
+    match &evidence.record {
+        Record::Whole { history, .. } if !history.has_ended() => {
+            known_end(evidence).is_none().then_some(&*history.start)
+        }
+        Record::Whole { .. } | Record::Absent | Record::Empty { .. } | Record::Broken(_) => None,
+    }
 }
 
 /// Decides what happens to an open run next.

@@ -1,5 +1,5 @@
-//! Where a run is: the one answer to that question. Whoever acts on a run by its id asks here, and
-//! matches on the answer, so that a further phase is an error of the compiler in each such place.
+//! Answers where a run is. Code that acts on a run by its id matches on the [`Phase`], so that the
+//! compiler names each such place if a phase is added.
 
 use std::collections::HashMap;
 
