@@ -4,7 +4,7 @@
 use chrono::{DateTime, Utc};
 use nix::sys::signal::Signal;
 
-use crate::support::{Place, alive, wait_until};
+use crate::support::{Place, is_asleep, wait_until};
 
 const LIBRARY: &str = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1";
 
@@ -142,7 +142,7 @@ fn left_for_three_hours(number: &str, category: &str) -> (Clocked, String) {
     place.write("jobs.yaml", "version: 1\njobs: [{name: j, prompt: x, catchup_window: 1h, double_confirmation: false, tools: {write: [hang]}}]\n");
     let daemon = place.serve();
     let run_id = place.dutyd(&["trigger", "j"]).stdout.trim().to_owned();
-    wait_until(|| !alive(&format!("sleep {number}")).is_empty(), || place.log());
+    wait_until(|| is_asleep(number), || place.log());
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
     clocked.set("2026-05-04T13:00:00Z");

@@ -5,7 +5,7 @@ use std::io::{Read as _, Write as _};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Place, alive, wait_until};
+use crate::support::{Place, alive, is_asleep, wait_until};
 
 const CONFIG: &str = "models: {offline: {provider: scripted, script: s.yaml}, slow: {provider: scripted, script: slow.yaml}}\ndefault_model: offline\nshutdown_grace: 5s\n";
 const TOOLS: &str = "version: 1
@@ -123,7 +123,7 @@ fn runs_are_started_followed_and_cancelled_through_the_socket() {
     assert_eq!(place.dutyd(&["run", "nope"]).code, 3);
 
     let run_id = place.json(&["run", "--detach", "stuck"])["run_id"].as_str().unwrap().to_owned();
-    wait_until(|| !alive("sleep 7102.OWN").is_empty(), || place.log());
+    wait_until(|| is_asleep("7102.OWN"), || place.log());
     assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
     wait_until(|| place.json(&["show", &run_id])["run"]["outcome"] == "cancelled", || place.log());
     let late = place.dutyd(&["cancel", &run_id]);

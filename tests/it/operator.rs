@@ -6,7 +6,7 @@ use std::io::{BufRead as _, BufReader};
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Place, alive, wait_until};
+use crate::support::{Place, is_asleep, wait_until};
 
 const CONFIG: &str = "models: {main: {provider: scripted, script: s.yaml}, slow: {provider: scripted, script: slow.yaml}}\ndefault_model: main\nmax_concurrent_runs: 1\n";
 const TOOLS: &str = "version: 1
@@ -49,7 +49,7 @@ fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
 /// Starts a run that hangs and a second run that queues behind it; returns the id of the second.
 fn queued(place: &Place) -> String {
     assert_eq!(place.dutyd(&["run", "stuck", "--detach"]).code, 0);
-    wait_until(|| !alive("sleep 7201.OWN").is_empty(), || place.log());
+    wait_until(|| is_asleep("7201.OWN"), || place.log());
     let detached = place.json(&["run", "hand", "--detach"]);
     detached["run_id"].as_str().unwrap().to_owned()
 }

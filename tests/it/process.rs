@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dutyd::process::{Exit, ForkServer, ProcessSpec, SpawnFailure, Spawner};
 use tokio_util::sync::CancellationToken;
 
-use crate::support::{Place, alive, own};
+use crate::support::{Place, alive, is_asleep, own};
 
 fn spawner() -> Spawner {
     let server = ForkServer::new(PathBuf::from(env!("CARGO_BIN_EXE_dutyd")));
@@ -500,7 +500,7 @@ fn a_control_group_holds_what_a_run_starts() {
         );
 
         assert_eq!(place.dutyd(&["run", "--detach", "slow"]).code, 0);
-        wait_now(|| !alive("sleep 7313.OWN").is_empty());
+        wait_now(|| is_asleep("7313.OWN"));
         let controllers = std::fs::read_to_string(group.0.join("cgroup.controllers")).unwrap();
         if controllers.contains("pids") {
             let run = group.below().into_iter().find(|path| !path.ends_with("daemon")).unwrap();

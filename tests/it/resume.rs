@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
-use crate::support::{Daemon, Place, alive, wait_until};
+use crate::support::{Daemon, Place, alive, is_asleep, wait_until};
 
 const CONFIG: &str = "default_model: m
 models: {m: {provider: scripted, script: s.yaml}}
@@ -60,7 +60,7 @@ fn place_with(tool: &str, number: &str, keys: &str, probe: &str) -> Place {
 fn hang(place: &Place, number: &str) -> (Daemon, String) {
     let daemon = place.serve();
     let run_id = place.dutyd(&["trigger", "j"]).stdout.trim().to_owned();
-    wait_until(|| !alive(&format!("sleep {number}")).is_empty(), || place.log());
+    wait_until(|| is_asleep(number), || place.log());
     (daemon, run_id)
 }
 
@@ -145,7 +145,7 @@ fn no_effect_follows_the_probe_when_the_daemon_and_its_shims_are_killed_at_once(
     let tools = tools.replace("'echo change", &format!("'{hidden}"));
     place.write("tools.yaml", &tools);
     let (daemon, run_id) = hang(&place, "7341.OWN");
-    wait_until(|| !alive("sleep 7342.OWN").is_empty(), || place.log());
+    wait_until(|| is_asleep("7342.OWN"), || place.log());
     kill_at_once(&place, daemon);
     let daemon = place.serve();
     assert!(alive("sleep 7342.OWN").is_empty(), "{}", place.log());
@@ -199,7 +199,7 @@ fn a_probe_that_a_stop_cuts_off_runs_again() {
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
     let daemon = place.serve();
-    wait_until(|| !alive("sleep 7333.OWN").is_empty(), || place.log());
+    wait_until(|| is_asleep("7333.OWN"), || place.log());
     daemon.signal(Signal::SIGTERM);
     assert_eq!(daemon.wait(), Some(0));
     assert!(alive("sleep 7333.OWN").is_empty(), "the probe ended with the daemon");
@@ -615,7 +615,7 @@ fn a_slot_whose_record_is_gone_does_not_run_again() {
         );
         place.write("tools.yaml", &tools);
         let daemon = place.serve();
-        wait_until(|| !alive(&format!("sleep {number}")).is_empty(), || place.log());
+        wait_until(|| is_asleep(&number), || place.log());
         daemon.signal(Signal::SIGKILL);
         daemon.wait();
         let run_id = made(&place).trim().to_owned();
@@ -665,7 +665,7 @@ fn a_run_that_a_person_cancelled_does_not_continue_after_a_crash() {
 fn a_run_whose_slot_is_decided_does_not_continue() {
     let place = place("look", "7337.OWN", "schedule: '* * * * * *'\n    overlap: skip");
     let daemon = place.serve();
-    wait_until(|| !alive("sleep 7337.OWN").is_empty(), || place.log());
+    wait_until(|| is_asleep("7337.OWN"), || place.log());
     daemon.signal(Signal::SIGKILL);
     daemon.wait();
     // On a full disk, the end of the slot may be written, but not the note that the run is over.
@@ -801,7 +801,7 @@ fn a_run_that_can_never_continue_does_not_stop_the_others() {
 fn a_run_that_cannot_continue_yet_keeps_its_job_busy_and_can_be_cancelled() {
     let place = place("look", "7336.OWN", "schedule: '* * * * * *'\n    overlap: skip");
     let daemon = place.serve();
-    wait_until(|| !alive("sleep 7336.OWN").is_empty(), || place.log());
+    wait_until(|| is_asleep("7336.OWN"), || place.log());
     let [row] = place.json(&["runs"]).as_array().unwrap().clone().try_into().unwrap();
     let run_id = row["run_id"].as_str().unwrap().to_owned();
     daemon.signal(Signal::SIGKILL);
@@ -845,7 +845,7 @@ fn a_daemon_on_a_copy_of_the_state_leaves_the_tools_of_the_original_alone() {
     let told = || std::fs::read_to_string(place.path().join("second")).unwrap();
     wait_until(|| told().contains("ready"), told);
     assert!(!told().contains("killed an orphaned process"), "{}", told());
-    assert!(!alive("sleep 7347.OWN").is_empty(), "the tool of the original works");
+    assert!(is_asleep("7347.OWN"), "the tool of the original works");
     second.kill().unwrap();
     second.wait().unwrap();
     assert!(place.json(&["show", &run_id])["run"]["outcome"].is_null(), "{}", place.log());

@@ -388,6 +388,14 @@ pub(crate) fn alive(word: &str) -> Vec<String> {
     found
 }
 
+/// Tells whether a `sleep` of this length runs. The shell that becomes one does not count: it has not
+/// done yet what stands before the `exec`.
+pub(crate) fn is_asleep(length: &str) -> bool {
+    let line = format!("sleep {length}");
+    let is_it = |found: &String| found.split(' ').next().is_some_and(|cmd| cmd.ends_with("sleep"));
+    alive(&line).iter().any(is_it)
+}
+
 /// Reports a test that cannot run on this machine. `scripts/test` prints these lines, so that a
 /// skipped test does not look like a passed one.
 pub(crate) fn skipped(why: &str) {
