@@ -5,12 +5,17 @@
 //! clock. This folder contains no SQL and no wire formats.
 
 mod audit;
+mod book;
 mod command;
 mod disposition;
 mod fold;
+mod outbox;
 mod recovery;
+mod rules;
 mod signals;
 mod supervisor;
+#[cfg(test)]
+mod testing;
 mod ticker;
 mod views;
 mod watch;

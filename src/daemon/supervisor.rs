@@ -5,55 +5,41 @@
 
 mod again;
 mod backfill;
+mod carry_out;
 mod commands;
-mod decisions;
-mod disk;
 mod doubt;
 mod downtime;
-mod ends;
-mod notice;
+mod due;
+mod left;
 mod pauses;
-mod phase;
-mod places;
-mod queue;
 mod reload;
-mod requested;
-mod resumed;
 mod retention;
-mod retries;
 mod slots;
 mod spans;
-mod unbegun;
-mod unrecovered;
+mod status;
+mod tasks;
 
-use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
-use std::panic::AssertUnwindSafe;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
-use futures_util::FutureExt as _;
 use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use super::command::{Command, CommandError, Started};
+use super::book::{Book, Effect, Input, Kind, Moment};
+use super::command::Command;
 use super::disposition::Cause;
+use super::outbox::Outbox;
 use super::recovery::Inheritance;
-use super::ticker::{DueTime, Ticker};
-use super::views::{StatusConfig, starts_at};
 use crate::config::{Config, Loaded};
-use crate::domain::{Epoch, JobName, Origin, RunId, Stop, StopReason};
-use crate::run::{Ended, Host, RunError, RunSpec, execute};
-use crate::store::{Claim, EndedRuns, Ledger, SlotState, Span};
-use decisions::Decision;
-use doubt::Doubt;
-use queue::{Queue, Waiting};
+use crate::run::Host;
+use crate::store::{Claim, Ledger};
+use due::DueTimes;
 use reload::Reloads;
 pub use reload::log_warnings;
 use retention::Pruning;
-use slots::{DueFacts, Dues, JobEpoch};
-use unrecovered::Unrecovered;
+use tasks::Tasks;
 
 /// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
 /// schedule by more than 5 s (CRON-3).
@@ -102,78 +88,18 @@ pub struct Parts {
     pub watchdog: Option<Duration>,
 }
 
-/// A due time that waits for its start time.
-#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Held {
-    /// The due time plus jitter.
-    starts_at: DateTime<Utc>,
-    due_at: DateTime<Utc>,
-    job: JobName,
-    /// The epoch in which the time came due.
-    epoch: Epoch,
-    /// The due times that follow and are too late to run, like this one.
-    span: Option<Span>,
-}
-
-/// A run in progress.
-struct Active {
-    job: JobName,
-    /// The name of its model; empty if it has none.
-    model: String,
-    /// Whether it runs because of `catchup: all` or a backfill.
-    is_caught_up: bool,
-    /// Whether it continues after a crash or a stop of the daemon.
-    is_resumed: bool,
-    origin: Origin,
-    stop: watch::Sender<Option<Stop>>,
-}
-
-impl Active {
-    /// Tells whether a newer run of the schedule may replace it.
-    fn is_replaceable(&self) -> bool {
-        queue::is_replaceable(self.is_caught_up, self.origin.trigger)
-    }
-}
-
 /// The owner of the daemon's state; [`Supervisor::run`] drives it.
 pub struct Supervisor {
     parts: Parts,
-    load: Arc<dyn Fn() -> Loaded + Send + Sync>,
-    reloads: Reloads,
     commands: mpsc::Receiver<Command>,
     config: watch::Sender<Arc<Config>>,
-    config_state: StatusConfig,
-    ticker: Ticker,
-    /// Due times that wait for their start time.
-    held: BTreeSet<Held>,
-    queue: Queue,
-    /// The names of the paused jobs.
-    pauses: BTreeSet<String>,
-    /// Waiting attempts, by the time at which each may begin and by its run id.
-    retries: BTreeMap<(DateTime<Utc>, RunId), Waiting>,
+    reloads: Reloads,
+    due: DueTimes,
+    book: Book,
+    outbox: Outbox,
+    tasks: Tasks,
     pruning: Pruning,
-    ticked_at: Instant,
-    active: HashMap<RunId, Active>,
-    tasks: JoinSet<(RunId, Result<Ended, RunError>)>,
-    /// Whether the last run of each job succeeded, by job.
-    last_outcomes: HashMap<JobName, bool>,
-    epoch: Epoch,
-    /// The last clock reading of each earlier epoch.
-    epoch_ends: BTreeMap<Epoch, DateTime<Utc>>,
-    last_seen: DateTime<Utc>,
-    doubt: Doubt,
-    /// The last clock reading that was saved to the ledger.
-    last_kept: DateTime<Utc>,
     started_at: DateTime<Utc>,
-    /// When to find out whether the disk can be written again; set after a fault.
-    not_before: Option<Instant>,
-    /// What cannot be written to the disk. While it is set, no run begins.
-    disk_fault: Option<String>,
-    /// The decisions that could not be written to the ledger, oldest first.
-    unwritten: VecDeque<Decision>,
-    unrecovered: Unrecovered,
-    /// Why dutyd cannot watch the configuration files.
-    watch_failure: Option<String>,
     /// Set once the daemon stops: when to stop all runs that are still active.
     stopping: Option<Instant>,
     /// The line that systemd was told last.
@@ -190,78 +116,32 @@ impl Supervisor {
         mut parts: Parts,
     ) -> Result<(Self, Handle), Box<dyn std::error::Error + Send + Sync>> {
         let now = parts.host.clock.now();
-        let ticker = Ticker::start(parts.host.clock.clone()).await?;
+        let due = DueTimes::of_ledger(&parts, now).await?;
         let (commands, receiver) = mpsc::channel(64);
         let (config, config_receiver) = watch::channel(parts.config.clone());
-        let (epoch, epoch_ends, last_seen, paused) = parts
-            .ledger
-            .read(|reader| {
-                let meta = |name| reader.meta(name);
-                Ok((meta("epoch")?, reader.epoch_ends()?, meta("last_seen")?, reader.pauses()?))
-            })
-            .await?;
-        let config_state = StatusConfig {
-            valid: true,
-            directory: real_path(&parts.config.directory),
-            digest: parts.config.digest.clone(),
-            disk_digest: None,
-            loaded_at: now,
-            errors: Vec::new(),
-            widened: Vec::new(),
-            needs_restart: Vec::new(),
-            changed_values: Vec::new(),
-            warnings: Vec::new(),
-            added: Vec::new(),
-            paused_removed: Vec::new(),
-        };
-        let load = Arc::from(std::mem::replace(
-            &mut parts.reload,
-            Box::new(|| Loaded { config: None, report: Default::default() }),
-        ));
-        let last_outcomes = pauses::last_outcomes(&mut parts).await;
+        let reloads = Reloads::new(&mut parts, now);
+        let outcomes = pauses::last_outcomes(&mut parts).await;
         let mut supervisor = Self {
-            load,
-            reloads: Reloads::default(),
+            reloads,
             commands: receiver,
             config,
-            config_state,
-            ticker,
-            held: BTreeSet::new(),
-            queue: Queue::default(),
-            retries: BTreeMap::new(),
-            pauses: paused.into_iter().map(|pause| pause.job).collect(),
+            book: Book::default(),
+            outbox: Outbox::new(parts.ledger.clone()),
+            tasks: Tasks::default(),
+            due,
             pruning: Pruning::default(),
-            ticked_at: Instant::now(),
-            active: HashMap::new(),
-            tasks: JoinSet::new(),
-            last_outcomes,
-            epoch: epoch.map_or(Epoch::FIRST, Epoch::new),
-            epoch_ends,
-            last_seen: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or(now),
-            last_kept: last_seen.and_then(DateTime::from_timestamp_millis).unwrap_or_default(),
-            doubt: Doubt::default(),
             started_at: now,
-            not_before: None,
-            disk_fault: None,
-            unwritten: VecDeque::new(),
-            unrecovered: Unrecovered::default(),
-            watch_failure: None,
             stopping: None,
             told: String::new(),
             parts,
         };
-        // They go first in the queue.
-        for run in std::mem::take(&mut supervisor.parts.inherited.resumable) {
-            supervisor.queue.push(Waiting::resumed(run));
-        }
-        for (run_id, why) in std::mem::take(&mut supervisor.parts.inherited.failed) {
-            supervisor.add_unrecovered(run_id, &why);
-        }
+        supervisor.book.outcomes = outcomes;
+        supervisor.take_inherited();
         // A run that could not be recovered may have waited through earlier downtimes.
-        let keeps_earlier = !supervisor.unrecovered.runs.is_empty();
-        supervisor.parts.ledger.add_downtime(supervisor.last_seen, now, keeps_earlier).await?;
-        supervisor.load_retries(now).await?;
-        supervisor.load_requested(now).await?;
+        let keeps_earlier = supervisor.book.count(Kind::Open) > 0;
+        let last_seen = supervisor.due.last_seen;
+        supervisor.parts.ledger.add_downtime(last_seen, now, keeps_earlier).await?;
+        supervisor.load_queue(now).await?;
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;
@@ -277,18 +157,18 @@ impl Supervisor {
         self.fill().await;
         loop {
             self.tell_systemd();
-            if self.stopping.is_some() && self.tasks.is_empty() {
+            if self.stopping.is_some() && self.tasks.runs.is_empty() {
                 break;
             }
             let wake = self.next_wake();
             tokio::select! {
-                () = self.ticker.woken() => self.tick().await,
+                () = self.due.ticker.woken() => self.tick().await,
                 () = tokio::time::sleep_until(wake) => self.tick().await,
                 // A run that waits for its model gives its place to the runs of other models.
                 () = self.parts.host.waits.added() => self.fill().await,
                 Some(command) = self.commands.recv() => self.on_command(command).await,
-                Some(joined) = self.tasks.join_next(), if !self.tasks.is_empty() => self.on_ended(joined).await,
-                Some(recovery) = self.unrecovered.task.join_next(), if !self.unrecovered.task.is_empty() => {
+                Some(joined) = self.tasks.runs.join_next(), if !self.tasks.runs.is_empty() => self.on_ended(joined).await,
+                Some(recovery) = self.tasks.recovery.join_next(), if !self.tasks.recovery.is_empty() => {
                     self.on_recovered(recovery).await;
                 }
                 Some(loaded) = self.reloads.load.join_next(), if !self.reloads.load.is_empty() => {
@@ -299,10 +179,10 @@ impl Supervisor {
                 }
             }
         }
-        self.ticker.stop().await;
+        self.due.ticker.stop().await;
         self.write_again().await;
         let now = self.parts.host.clock.now();
-        let seen = if self.is_in_doubt(now) { self.last_seen } else { now };
+        let seen = if self.is_in_doubt(now) { self.due.last_seen } else { now };
         let _ = self.parts.ledger.set_meta("last_seen", seen.timestamp_millis()).await;
     }
 
@@ -311,32 +191,27 @@ impl Supervisor {
         if let Some(deadline) = self.stopping {
             return deadline;
         }
-        if self.doubt.is_open() {
-            return self.ticked_at + LOOK;
+        let look = self.due.ticked_at + LOOK;
+        if self.due.doubt.is_open() {
+            return look;
         }
         let now = self.parts.host.clock.now();
-        let held = self.held.first().map(|held| held.starts_at);
-        let retry = self.retries.first_key_value().map(|((at, _), _)| *at);
-        let next = held.into_iter().chain(retry).min();
+        let next = self.due.next_start().into_iter().chain(self.book.next_attempt_at()).min();
         let next = next.map(|at| (at - now).to_std().unwrap_or_default());
-        let look = self.ticked_at + LOOK;
-        let mut wake = next.map_or(look, |next| look.min(Instant::now() + next));
-        if let Some(not_before) = self.not_before {
-            wake = wake.max(not_before);
-        }
-        wake
+        let wake = next.map_or(look, |next| look.min(Instant::now() + next));
+        self.outbox.not_before().map_or(wake, |not_before| wake.max(not_before))
     }
 
     async fn tick(&mut self) {
         if let Some(deadline) = self.stopping {
             if Instant::now() >= deadline {
-                self.stop_all(StopReason::Interrupted);
+                self.stop_all().await;
                 self.stopping = Some(Instant::now() + LOOK);
             }
             return;
         }
-        self.ticked_at = Instant::now();
-        if !self.is_in_place() {
+        self.due.ticked_at = Instant::now();
+        if !self.outbox.is_in_place() {
             return;
         }
         let now = self.parts.host.clock.now();
@@ -344,124 +219,88 @@ impl Supervisor {
             return;
         }
         if let Err(error) = self.look_at_clock(now).await {
-            self.disk_failed(&format!("the ledger: {error}"));
+            self.outbox.ledger_failed(&error);
             return;
         }
-        self.ticker.trust(now + doubt::PLAUSIBLE);
+        self.due.ticker.trust(now + doubt::PLAUSIBLE);
         self.take_due(now);
-        let cause = match self.disk_fault {
+        let cause = match self.outbox.fault() {
             Some(_) => Cause::DiskUnwritable,
             None => Cause::MachineHeldUp,
         };
-        if self.disk_is_writable().await && self.write_again().await {
-            self.retry_recovery().await;
+        if self.outbox.is_writable(&self.parts.host.state, now).await && self.write_again().await {
             if self.reloads.must_retry {
                 self.reload(None);
             }
             self.begin_due(cause, now).await;
-            self.begin_retries(now);
+            let may_recover = self.tasks.recovery.is_empty();
+            self.act(Input::Tick { may_recover }).await;
             self.fill().await;
             self.prune_daily(now);
         }
     }
 
-    /// Holds all due times up to a second after `now`.
-    fn hold_due(&mut self, now: DateTime<Utc>) {
-        while self.take_due(now) > 0 {}
+    /// Takes an input, and carries out what follows from it.
+    ///
+    /// *Errors*: a change that was to be written at once could not be; nothing depends on it yet.
+    async fn try_act(&mut self, input: Input) -> Result<(), String> {
+        let effects = self.step(input);
+        self.carry_out(effects).await
     }
 
-    /// Holds due times up to a second after `now`, those of a job together; returns their number. Those
-    /// that are too late to run count as one.
-    fn take_due(&mut self, now: DateTime<Utc>) -> usize {
-        let repeats = self.may_repeat(DateTime::<Utc>::MIN_UTC, now);
-        self.ticker.fold(now, &repeats, |job| self.too_late(job, now));
-        let due_times = self.ticker.take(now);
-        let count = due_times.len();
-        due_times.into_iter().for_each(|due| self.hold(due));
-        count
-    }
-
-    /// Holds a due time until its start time.
-    fn hold(&mut self, due: DueTime) {
-        let config = self.config.borrow().clone();
-        if let Some(job) = config.jobs.get(&due.job) {
-            let starts_at = starts_at(job, due.due_at);
-            self.held.insert(Held {
-                starts_at,
-                due_at: due.due_at,
-                job: due.job,
-                epoch: self.epoch,
-                span: due.span,
-            });
+    /// Takes an input none of whose effects must be written at once, and carries out what follows.
+    async fn act(&mut self, input: Input) {
+        if let Err(error) = self.try_act(input).await {
+            tracing::error!(error, "failed to write a change; dutyd decides again");
         }
     }
 
-    /// Claims the held due times whose start time has come. If a claim fails, holds them again.
-    async fn begin_due(&mut self, cause: Cause, now: DateTime<Utc>) {
-        let mut dues = Dues::new();
-        let mut held = Vec::new();
-        while self.held.first().is_some_and(|held| held.starts_at <= now) {
-            let Some(first) = self.held.pop_first() else { break };
-            dues.entry(JobEpoch { epoch: first.epoch, job: first.job.clone() })
-                .or_default()
-                .insert(first.due_at, DueFacts { span: first.span, ..DueFacts::default() });
-            held.push(first);
-        }
-        if dues.is_empty() {
-            return;
-        }
-        if let Err(error) = self.settle(&mut dues, cause, now).await {
-            self.disk_failed(&format!("the ledger: {error}"));
-            let is_left = |held: &Held| {
-                let of_job = dues.get(&JobEpoch { epoch: held.epoch, job: held.job.clone() });
-                of_job.is_some_and(|of_job| of_job.contains_key(&held.due_at))
-            };
-            self.held.extend(held.into_iter().filter(is_left));
-        }
-    }
-
-    async fn start(&mut self, waiting: Waiting) {
-        let config = self.config.borrow().clone();
+    /// Lets the book take an input.
+    fn step(&mut self, input: Input) -> Vec<Effect> {
         let now = self.parts.host.clock.now();
-        if !self.record_running(waiting.run_id.clone(), now).await {
-            self.queue.put_back(waiting);
-            return;
-        }
-        let model = places::model_of(&config, &waiting).to_owned();
-        let Waiting { run_id, job: name, origin, is_caught_up, .. } = waiting;
-        let trigger = origin.trigger.as_str();
-        let spec = match config.jobs.get(name.as_str()) {
-            None => Err("the job was removed from the configuration".to_owned()),
-            Some(job) => RunSpec::new(run_id.clone(), config.clone(), job.clone(), origin.clone())
-                .map(|spec| RunSpec { is_queued: true, ..spec })
-                .map_err(|error| error.to_string()),
+        let is_plausible = now - self.due.last_seen <= doubt::PLAUSIBLE;
+        let config = self.config.borrow();
+        let moment = Moment {
+            config: &config,
+            now,
+            believed: if is_plausible { now } else { self.due.last_seen },
+            at: Instant::now(),
+            is_stopping: self.stopping.is_some(),
         };
-        let spec = match spec {
-            Ok(spec) => spec,
-            Err(reason) => {
-                tracing::error!(job = name.as_str(), %run_id, reason, "failed to start a run");
-                self.queue.ended(&name, is_caught_up);
-                let runs = vec![run_id];
-                let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
-                self.end_waiting(EndedRuns { runs, state, stop_reason, reason }, now).await;
+        self.book.step(input, &moment)
+    }
+
+    /// Starts the queued runs for which there are places, oldest first. After a fault of the disk, does
+    /// nothing until the disk can be written again (STATE-4).
+    async fn fill(&mut self) {
+        while self.stopping.is_none() && self.outbox.fault().is_none() {
+            let waiting = self.waiting_for_models();
+            let effects = self.step(Input::Room { waiting });
+            if effects.is_empty() || self.carry_out(effects).await.is_err() {
                 return;
             }
-        };
-        tracing::info!(job = name.as_str(), %run_id, trigger, "run started");
-        let (stop, stopped) = watch::channel(None);
-        let origin = spec.repeatable_origin();
-        let active = Active { job: name, model, is_caught_up, is_resumed: false, origin, stop };
-        self.active.insert(run_id.clone(), active);
-        let host = self.parts.host.clone();
-        self.tasks.spawn(async move {
-            let run = AssertUnwindSafe(execute(spec, host, stopped)).catch_unwind().await;
-            (run_id, run.unwrap_or(Err(RunError::Panicked)))
-        });
+        }
     }
-}
 
-fn real_path(path: &std::path::Path) -> String {
-    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string()
+    /// Returns the active runs that wait for their models.
+    fn waiting_for_models(&self) -> BTreeSet<String> {
+        self.parts.host.waits.all().into_keys().collect()
+    }
+
+    /// Writes the changes that could not be written; returns whether none is left.
+    async fn write_again(&mut self) -> bool {
+        let is_written = self.outbox.write_again().await;
+        self.take_pauses();
+        is_written
+    }
+
+    /// Applies the pauses of jobs whose runs failed too often.
+    fn take_pauses(&mut self) {
+        for pause in self.outbox.take_pauses() {
+            tracing::warn!(job = pause.job, note = pause.note, "the job is paused");
+            self.due.pauses.insert(pause.job);
+        }
+    }
 }
 
 async fn beat(watchdog: Option<&mut tokio::time::Interval>) {

@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::Supervisor;
-use super::slots::{new_run_id, of_slot};
+use super::carry_out::new_run_id;
+use super::slots::of_slot;
+use super::{Input, Supervisor};
+use crate::daemon::book::Waiting;
 use crate::daemon::command::{BackfillRequest, CommandError};
 use crate::daemon::disposition::Disposition;
 use crate::domain::{Person, RunId, SlotKey, SlotTime};
@@ -64,11 +66,10 @@ impl Supervisor {
         }
         let claimed = self.parts.ledger.claim_again(slots, now).await;
         let claimed = claimed.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
-        let mut count = 0;
-        for (run, _) in runs.into_iter().zip(claimed).filter(|(_, is_claimed)| *is_claimed) {
-            self.queue.push(run);
-            count += 1;
-        }
+        let runs = runs.into_iter().zip(claimed).filter(|(_, is_claimed)| *is_claimed);
+        let runs: Vec<Waiting> = runs.map(|(run, _)| run).collect();
+        let count = runs.len();
+        self.act(Input::Queued(runs)).await;
         Ok(count)
     }
 

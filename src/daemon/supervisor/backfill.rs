@@ -56,7 +56,7 @@ impl Supervisor {
         rows.sort_by_key(|row| row.due_at);
         let mut open = due_times;
         remove_decided(&mut open, &rows);
-        let held = self.held.iter().filter(|held| held.job.as_str() == job);
+        let held = self.due.held.iter().filter(|held| held.job.as_str() == job);
         let held: HashSet<DateTime<Utc>> = held.map(|held| held.due_at).collect();
         open.retain(|due_at| !held.contains(due_at));
         let count = open.len();
@@ -66,7 +66,7 @@ impl Supervisor {
         }
         let facts = DueFacts { is_backfill: true, by, ..DueFacts::default() };
         let of_job = open.into_iter().map(|due_at| (due_at, facts.clone())).collect();
-        let mut dues = Dues::from([(JobEpoch { epoch: self.epoch, job: of }, of_job)]);
+        let mut dues = Dues::from([(JobEpoch { epoch: self.due.epoch, job: of }, of_job)]);
         let settled = self.settle(&mut dues, Cause::DaemonDown, now).await;
         settled.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
         Ok(count)
@@ -86,7 +86,7 @@ impl Supervisor {
                 "the period has {count} {what}, and a backfill takes at most {MAX_SLOTS}"
             )));
         }
-        let waiting = self.queue.slots_of(job);
+        let waiting = self.book.slots_of(job);
         if waiting + count > MAX_SLOTS {
             return Err(CommandError::Full(waiting));
         }

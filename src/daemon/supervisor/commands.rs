@@ -3,17 +3,12 @@
 use sd_notify::NotifyState;
 use tokio::time::Instant;
 
-use super::decisions::EARLIER_UNWRITTEN;
-use super::phase::Phase;
-use super::places::model_of;
-use super::queue::{Waiting, WaitsFor};
-use super::{Active, Command, CommandError, Started, Supervisor};
-use crate::config::SandboxMode;
-use crate::daemon::views::{StatusConfig, StatusJobs, StatusReport, StatusRuns};
+use super::carry_out::new_run_id;
+use super::{Command, Input, Kind, Supervisor};
+use crate::daemon::book::{Entry, Phase, Waiting, model_of};
+use crate::daemon::command::{CommandError, Started};
+use crate::daemon::rules::WaitsFor;
 use crate::domain::{Origin, Person, RunId, Stop, StopReason};
-use crate::process::{sandbox_gaps, sandbox_support};
-use crate::run::why_runs_cannot_begin;
-use crate::store::{EndedRuns, SlotState};
 
 /// While at least this many manual runs are queued, requests for further ones are rejected.
 const MAX_WAITING: usize = 1000;
@@ -36,7 +31,7 @@ impl Supervisor {
                 let _ = reply.send(cancelled);
             }
             Command::IsKnown(run_id, reply) => {
-                let _ = reply.send(self.phase_of(&run_id).is_some());
+                let _ = reply.send(self.book.get(&run_id).is_some());
             }
             Command::Backfill(request, reply) => {
                 let count = self.backfill(request).await;
@@ -51,18 +46,18 @@ impl Supervisor {
                 let _ = reply.send(unpaused);
             }
             Command::IsReady(reply) => {
-                let can_begin = self.disk_fault.is_none() && self.cannot_begin().is_none();
+                let can_begin = self.outbox.fault().is_none() && self.cannot_begin().is_none();
                 let _ = reply.send(can_begin && self.stopping.is_none());
             }
             Command::Reload(reply) => self.reload(Some(reply)),
             Command::FilesChanged { match_config } => {
                 // After a failed reload, the same files may load now.
-                if !(match_config && self.config_state.valid) {
+                if !(match_config && self.reloads.state.valid) {
                     self.reload(None);
                 }
             }
-            Command::WatchFailure(why) => self.watch_failure = why,
-            Command::Stop => self.begin_stop(),
+            Command::WatchFailure(why) => self.reloads.watch_failure = why,
+            Command::Stop => self.begin_stop().await,
         }
     }
 
@@ -88,43 +83,46 @@ impl Supervisor {
         if let Some(why) = over_budget? {
             return Err(CommandError::OverBudget(why));
         }
-        let requested = self.queue.iter().filter(|waiting| !waiting.is_slot()).count();
+        let requested = self.book.requested();
         if requested >= MAX_WAITING {
             return Err(CommandError::Full(requested));
         }
         let mut warnings = Vec::new();
-        if self.queue.is_busy(job.name.as_str()) {
+        if self.book.is_busy(job.name.as_str()) {
             warnings.push("another run of the job is queued or running".to_owned());
         }
         if !job.enabled {
             warnings.push("the job is disabled".to_owned());
         }
-        if self.pauses.contains(job.name.as_str()) {
+        if self.due.pauses.contains(job.name.as_str()) {
             warnings.push("the job is paused".to_owned());
         }
         for warning in &warnings {
             tracing::warn!(job = job.name.as_str(), warning, "a person requested a run");
         }
-        let run_id = RunId::from_ulid(ulid::Ulid::generate());
+        let run_id = new_run_id();
         let name = job.name.clone();
-        let waiting = Waiting::new(run_id.clone(), name, origin, WaitsFor::Nothing, false);
+        let (waits_for, is_caught_up) = (WaitsFor::Nothing, false);
+        let waiting =
+            Waiting { run_id: run_id.clone(), job: name, origin, waits_for, is_caught_up };
         // The next start of the daemon tells by this time whether the run is too late.
         let queued = waiting.to_row(Some(self.parts.host.clock.now()));
-        let (places, ahead) = (self.places(), self.queue.ready());
-        let waits = match &self.disk_fault {
-            Some(fault) => Some(fault.clone()),
+        let places = self.book.places(&self.waiting_for_models(), &config);
+        let ahead = self.book.ready();
+        let waits = match self.outbox.fault() {
+            Some(fault) => Some(fault.to_owned()),
             None => places
-                .why_none_for(model_of(&config, &waiting))
+                .why_none_for(model_of(&config, Some(job)))
                 .map(|why| format!("{why}, {ahead} queued ahead")),
         };
         let kept = self.parts.ledger.enqueue(queued).await;
         // Do not start a run that the ledger does not have.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
-        self.queue.push(waiting);
+        self.act(Input::Queued(vec![waiting])).await;
         Ok(Started { run_id, waits, warnings })
     }
 
-    /// Cancels every queued and active run of a job, or of all jobs; returns their ids.
+    /// Cancels every run of a job, or of all jobs, that is not over; returns their ids.
     ///
     /// *Errors*: the ledger cannot be written; the queued runs then stay in the queue.
     async fn cancel_all(
@@ -132,24 +130,18 @@ impl Supervisor {
         job: Option<&str>,
         by: Option<Person>,
     ) -> Result<Vec<RunId>, CommandError> {
-        let (cancelled, why) = (cancelled(by.clone()), why_cancelled(by.as_ref()));
-        let (mut wanted, mut waiting) = (Vec::new(), Vec::new());
-        for (run_id, phase) in self.phases(job) {
-            match phase {
-                Phase::Active => drop(self.cancel_active(&run_id, by.clone()).await),
-                Phase::Suspended => drop(self.cancel_resumed(&run_id, &cancelled, &why).await),
-                Phase::Open => drop(self.cancel_unrecovered(&run_id, &cancelled, &why).await),
-                Phase::Settling => continue,
-                Phase::Delayed | Phase::Queued => waiting.push(run_id.clone()),
-            }
-            wanted.push(run_id);
-        }
-        self.end_cancelled(waiting.clone(), by.as_ref()).await?;
-        for run_id in &waiting {
-            self.forget_waiting(run_id);
-        }
-        wanted.sort();
-        Ok(wanted)
+        let is_wanted = |run: &Entry| {
+            let is_of_job =
+                job.is_none_or(|job| run.job.as_ref().is_some_and(|of| of.as_str() == job));
+            is_of_job && is_cancellable(run)
+        };
+        let runs = self.book.iter().filter(|(_, run)| is_wanted(run));
+        let runs: Vec<RunId> = runs.map(|(run_id, _)| run_id.clone()).collect();
+        let why = why_cancelled(by.as_ref());
+        let cancelled =
+            self.try_act(Input::Cancel { runs: runs.clone(), stop: cancelled(by), why });
+        cancelled.await.map_err(CommandError::NotCancelled)?;
+        Ok(runs)
     }
 
     pub(super) async fn cancel(
@@ -157,81 +149,32 @@ impl Supervisor {
         run_id: &RunId,
         by: Option<Person>,
     ) -> Result<(), CommandError> {
-        let (cancelled, why) = (cancelled(by.clone()), why_cancelled(by.as_ref()));
-        let is_suspending = |active: &Active| {
-            let given = active.stop.borrow();
-            given.as_ref().is_some_and(|stop| stop.reason == StopReason::Interrupted)
+        let Some(run) = self.book.get(run_id).filter(|run| is_cancellable(run)) else {
+            return Err(match self.parts.host.state.find_run(run_id) {
+                Some(_) => CommandError::Over(run_id.clone()),
+                None => CommandError::NoRun(run_id.clone()),
+            });
         };
-        match self.phase_of(run_id) {
-            Some(Phase::Active) if self.active.get(run_id).is_some_and(is_suspending) => {
-                return Err(CommandError::Stopping);
-            }
-            Some(Phase::Active) => drop(self.cancel_active(run_id, by).await),
-            Some(Phase::Suspended) => drop(self.cancel_resumed(run_id, &cancelled, &why).await),
-            Some(Phase::Open) => drop(self.cancel_unrecovered(run_id, &cancelled, &why).await),
-            Some(Phase::Delayed | Phase::Queued) => {
-                self.end_cancelled(vec![run_id.clone()], by.as_ref()).await?;
-                self.forget_waiting(run_id);
-            }
-            Some(Phase::Settling) | None if self.parts.host.state.find_run(run_id).is_some() => {
-                return Err(CommandError::Over(run_id.clone()));
-            }
-            Some(Phase::Settling) | None => return Err(CommandError::NoRun(run_id.clone())),
+        let stop = run.stop.as_ref().map(|stop| stop.reason);
+        if run.phase.kind() == Kind::Active && stop == Some(StopReason::Interrupted) {
+            return Err(CommandError::Stopping);
         }
-        Ok(())
+        let (runs, why) = (vec![run_id.clone()], why_cancelled(by.as_ref()));
+        let cancelled = self.try_act(Input::Cancel { runs, stop: cancelled(by), why }).await;
+        cancelled.map_err(CommandError::NotCancelled)
     }
 
-    /// Forgets a run that had not begun and that the ledger has ended.
-    fn forget_waiting(&mut self, run_id: &RunId) {
-        if !self.forget_retry(run_id) {
-            self.queue.remove(run_id);
-        }
-    }
-
-    /// Stops an active run, and records that it must not continue after a crash. Returns false if the
-    /// run is not active.
-    async fn cancel_active(&mut self, run_id: &RunId, by: Option<Person>) -> bool {
-        let Some(active) = self.active.get(run_id) else { return false };
-        let why = why_cancelled(by.as_ref());
-        active.stop.send_replace(Some(cancelled(by.clone())));
-        self.keep_cancelled(vec![run_id.clone()], by.as_ref(), &why).await;
-        true
-    }
-
-    /// Records that queued runs were cancelled. Without a record, the next start of the daemon would
-    /// run their slots.
-    async fn end_cancelled(
-        &mut self,
-        runs: Vec<RunId>,
-        by: Option<&Person>,
-    ) -> Result<(), CommandError> {
-        if runs.is_empty() {
-            return Ok(());
-        }
-        // One of them may be an attempt that is not in the ledger yet.
-        if !self.write_again().await {
-            return Err(CommandError::NotCancelled(EARLIER_UNWRITTEN.to_owned()));
-        }
-        let now = self.parts.host.clock.now();
-        let by = by.map(|person| format!(" by {}", person.user)).unwrap_or_default();
-        let (state, stop_reason) = (SlotState::Skipped, StopReason::Cancelled);
-        let reason = format!("cancelled{by} before it started");
-        let ended = EndedRuns { runs, state, stop_reason, reason };
-        let ended = self.parts.ledger.end_waiting(ended, now).await;
-        ended.map_err(|error| CommandError::NotCancelled(error.to_string()))
-    }
-
-    pub(super) fn begin_stop(&mut self) {
+    pub(super) async fn begin_stop(&mut self) {
         if self.stopping.is_some() {
             tracing::info!("second stop request: stopping all runs now");
-            self.stop_all(StopReason::Interrupted);
+            self.stop_all().await;
             return;
         }
         self.answer_reloads();
         let grace = self.config.borrow().settings.shutdown_grace;
         tracing::info!(
-            active = self.active.len(),
-            queued = self.queue.len(),
+            active = self.book.count(Kind::Active),
+            queued = self.book.count(Kind::Queued),
             grace_ms = grace.as_millis(),
             "stopping"
         );
@@ -241,75 +184,19 @@ impl Supervisor {
         // them again. The runs that have not continued yet stay open.
     }
 
-    pub(super) fn stop_all(&mut self, reason: StopReason) {
-        for active in self.active.values() {
-            active.stop.send_replace(Some(reason.into()));
-        }
+    pub(super) async fn stop_all(&mut self) {
+        self.act(Input::StopAll(StopReason::Interrupted)).await;
     }
+}
 
-    /// Returns why no run of some jobs can begin.
-    fn cannot_begin(&self) -> Option<String> {
-        why_runs_cannot_begin(&self.config.borrow(), &sandbox_support())
-    }
-
-    /// Logs why no run of some jobs can begin.
-    pub(super) fn log_cannot_begin(&self) {
-        if let Some(reason) = self.cannot_begin() {
-            tracing::error!(reason, "runs cannot begin");
-        }
-    }
-
-    /// Returns the known problems, one sentence each.
-    pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.parts.inherited.problems.clone();
-        degraded.extend(self.cannot_begin());
-        degraded.extend(self.disk_fault.clone());
-        degraded.extend(self.watch_failure.clone());
-        degraded.extend(self.doubt.is_open().then(|| {
-            "the clock was set far forward; no slot is decided until that has lasted for a minute".to_owned()
-        }));
-        degraded.extend(self.silent_models());
-        degraded.extend(self.unrecovered.runs.iter().map(|(run_id, run)| {
-            let problem = if run.has_ended {
-                "has ended, but its end could not be recorded everywhere"
-            } else {
-                "could neither continue nor end"
-            };
-            format!("the run {run_id} {problem} ({}); dutyd tries again", run.why)
-        }));
-        if !self.config_state.valid {
-            degraded.push("the last reload failed; an older configuration is in effect".to_owned());
-        }
-        degraded
-    }
-
-    pub(super) fn status(&self) -> StatusReport {
-        StatusReport {
-            version: env!("CARGO_PKG_VERSION").to_owned(),
-            pid: std::process::id(),
-            started_at: self.started_at,
-            // A person may have ended a pause since the last load.
-            config: StatusConfig {
-                paused_removed: self.paused_removed(),
-                ..self.config_state.clone()
-            },
-            runs: StatusRuns {
-                active: self.active.len(),
-                queued: self.queue.len() + self.retries.len(),
-            },
-            jobs: StatusJobs {
-                total: self.config.borrow().jobs.len(),
-                paused: self.paused_jobs(),
-                failing: self.failing_jobs(),
-            },
-            sandbox: held(self.config.borrow().settings.security.sandbox),
-            search_path: self.parts.host.environment.search_path(),
-            cannot_begin: self.cannot_begin(),
-            waits: self.model_waits(),
-            degraded: self.degraded(),
-            approvals: None,
-            refused_parameters: None,
-        }
+/// Tells whether a run can still be cancelled.
+fn is_cancellable(run: &Entry) -> bool {
+    match run.phase {
+        Phase::Delayed { .. }
+        | Phase::Queued { .. }
+        | Phase::Active { .. }
+        | Phase::Open { .. } => true,
+        Phase::Settling(_) => false,
     }
 }
 
@@ -321,13 +208,4 @@ fn cancelled(by: Option<Person>) -> Stop {
 /// Returns why a cancelled run must not continue after a crash.
 fn why_cancelled(by: Option<&Person>) -> String {
     format!("{} had cancelled it", by.map_or("a person", |person| &person.user))
-}
-
-/// Describes how tools are sandboxed unless their job sets a mode of its own.
-fn held(mode: SandboxMode) -> String {
-    match (mode, sandbox_support()) {
-        (SandboxMode::Off, _) => mode.as_str().to_owned(),
-        (_, Ok(abi)) => format!("{}, Landlock {abi}{}", mode.as_str(), sandbox_gaps(abi)),
-        (_, Err(error)) => format!("{}: {error}", mode.as_str()),
-    }
 }

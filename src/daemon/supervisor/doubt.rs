@@ -54,7 +54,7 @@ impl Doubt {
 impl Supervisor {
     /// Tells whether the clock may be wrong, so that the daemon must not act on it.
     pub(super) fn is_in_doubt(&mut self, now: DateTime<Utc>) -> bool {
-        self.doubt.holds(now, self.last_seen, Instant::now())
+        self.due.doubt.holds(now, self.due.last_seen, Instant::now())
     }
 }
 

@@ -4,10 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::retries::FailedRun;
+use super::carry_out::new_run_id;
+use super::due::Held;
 use super::slots::{DueFacts, Dues, JobEpoch};
 use super::spans::merge;
-use super::{CLAIM_BATCH, Held, SUPERSEDED, Supervisor};
+use super::{CLAIM_BATCH, Input, SUPERSEDED, Supervisor};
 use crate::config::Config;
 use crate::daemon::disposition::Cause;
 use crate::daemon::fold::{Due, fold};
@@ -36,7 +37,7 @@ impl Supervisor {
                 left.entry(job).or_default().push(slot);
             }
         }
-        let epoch = self.epoch;
+        let epoch = self.due.epoch;
         let mut missed: Vec<Slot> = Vec::new();
         let periods = self.parts.ledger.read(|reader| reader.periods(None)).await?;
         let expressions = Expressions::default();
@@ -151,9 +152,9 @@ impl Supervisor {
     ) -> bool {
         let config = self.config.borrow().clone();
         let starts_at = config.jobs.get(job).map_or(due_at, |job| starts_at(job, due_at));
-        let (job, epoch) = (job.clone(), self.epoch);
+        let (job, epoch) = (job.clone(), self.due.epoch);
         let held = Held { starts_at, due_at, job, epoch, span: None };
-        starts_at > now && self.held.insert(held)
+        starts_at > now && self.due.held.insert(held)
     }
 
     /// Returns the due times of a period up to `until` that have no row. Folds those up to `too_late`
@@ -231,28 +232,18 @@ impl Supervisor {
         let (slots, queue) = open.await?;
         let queued: HashSet<String> = queue.into_iter().map(|run| run.run_id).collect();
         // Skip the slots whose run is queued, waits for its next attempt, or is not recovered yet.
-        let known = self.phases(None);
         for slot in slots {
             let run_id = slot.run_id.clone();
-            if known.contains_key(&run_id) {
+            if self.book.get(&run_id).is_some() {
                 continue;
             }
             let has_begun = slot.state == SlotState::Running && !queued.contains(run_id.as_str());
             let end = recorded_end(&self.parts.host, &run_id);
             let end = end.or_else(|| has_begun.then(RecordedEnd::lost));
             match end {
-                Some(RecordedEnd { outcome, stop_reason, reason, ended_at, repeatable }) => {
-                    let failed = repeatable.map(|origin| FailedRun { origin, stop_reason });
-                    if let Some(failed) = failed
-                        && let Some(ended_at) = ended_at
-                        && self.retry(&slot.key.job, &run_id, failed, ended_at).await
-                    {
-                        continue;
-                    }
-                    let end = self.end_of_run(slot.key.job, run_id, outcome, stop_reason, reason);
-                    if let Some(pause) = self.parts.ledger.end_run(end, now).await? {
-                        self.paused(pause);
-                    }
+                Some(end) => {
+                    let (job, next) = (slot.key.job, new_run_id());
+                    self.act(Input::FoundEnded { run_id, job, end, next }).await;
                 }
                 None => left.push(slot),
             }

@@ -2,21 +2,12 @@
 
 use std::collections::HashMap;
 
-use super::decisions::EARLIER_UNWRITTEN;
 use super::{Parts, Supervisor};
+use crate::daemon::book::is_good;
 use crate::daemon::command::CommandError;
-use crate::domain::{JobName, Outcome};
+use crate::daemon::outbox::EARLIER_UNWRITTEN;
+use crate::domain::JobName;
 use crate::store::{DbError, Pause};
-
-/// Tells whether a run that ended so leaves its job in a good state; `None` if it leaves the state
-/// of its job as it was.
-pub(super) fn is_good(outcome: Outcome) -> Option<bool> {
-    match outcome {
-        Outcome::Succeeded | Outcome::Planned => Some(true),
-        Outcome::Failed | Outcome::Cancelled | Outcome::Interrupted => Some(false),
-        Outcome::Skipped => None,
-    }
-}
 
 /// Returns whether the last run of each job succeeded, according to the index. An index that cannot
 /// be read becomes a known problem, because the daemon works without it.
@@ -57,14 +48,14 @@ impl Supervisor {
         let pause = Pause { job, paused_at: self.parts.host.clock.now(), note };
         let kept = self.parts.ledger.pause(pause.clone()).await;
         kept.map_err(|error| CommandError::NotPaused(error.to_string()))?;
-        self.pauses.insert(pause.job.clone());
+        self.due.pauses.insert(pause.job.clone());
         Ok(pause)
     }
 
     /// Ends the pause of a job, and sets its count of failures to 0; returns whether it was paused.
     pub(super) async fn unpause(&mut self, job: String) -> Result<bool, CommandError> {
         let is_configured = self.config.borrow().jobs.contains_key(job.as_str());
-        if !is_configured && !self.pauses.contains(&job) {
+        if !is_configured && !self.due.pauses.contains(&job) {
             return Err(CommandError::NoJob(job));
         }
         // Decide first what came due during the pause.
@@ -75,14 +66,14 @@ impl Supervisor {
         }
         let ended = self.parts.ledger.unpause(job.clone()).await;
         let was_paused = ended.map_err(|error| CommandError::NotPaused(error.to_string()))?;
-        self.pauses.remove(&job);
+        self.due.pauses.remove(&job);
         Ok(was_paused)
     }
 
     /// Returns the paused jobs that are not in the configuration.
     pub(super) fn paused_removed(&self) -> Vec<String> {
         let config = self.config.borrow();
-        let gone = self.pauses.iter().filter(|job| !config.jobs.contains_key(job.as_str()));
+        let gone = self.due.pauses.iter().filter(|job| !config.jobs.contains_key(job.as_str()));
         gone.cloned().collect()
     }
 
@@ -97,14 +88,14 @@ impl Supervisor {
     /// Returns the number of paused jobs in the configuration.
     pub(super) fn paused_jobs(&self) -> usize {
         let config = self.config.borrow();
-        self.pauses.iter().filter(|job| config.jobs.contains_key(job.as_str())).count()
+        self.due.pauses.iter().filter(|job| config.jobs.contains_key(job.as_str())).count()
     }
 
     /// Returns the number of configured jobs whose last run did not succeed. A run that was not
     /// needed does not count.
     pub(super) fn failing_jobs(&self) -> usize {
         let config = self.config.borrow();
-        let failing = self.last_outcomes.iter().filter(|(_, is_good)| !**is_good);
+        let failing = self.book.outcomes.iter().filter(|(_, is_good)| !**is_good);
         failing.filter(|(job, _)| config.jobs.contains_key(*job)).count()
     }
 }

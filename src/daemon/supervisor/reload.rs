@@ -6,23 +6,25 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use chrono::{DateTime, Utc};
 use sd_notify::NotifyState;
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
 
 use super::downtime::has_due;
-use super::queue::Waiting;
-use super::slots::{schedules, waits_for};
-use super::{Held, SUPERSEDED, Supervisor};
+use super::due::Held;
+use super::slots::schedules;
+use super::{Kind, Parts, SUPERSEDED, Supervisor};
 use crate::config::{Config, ConfigError, Loaded};
+use crate::daemon::book::Entry;
+use crate::daemon::rules::waits_for;
 use crate::daemon::views::{StatusConfig, error_lines, starts_at};
 use crate::domain::{JobName, SlotKey, SlotTime, StopReason, Trigger};
 use crate::gate::jobs_with_more_rights;
 use crate::process::{HostWorkError, on_host};
 use crate::store::{Claim, EndedRuns, Slot, SlotState};
 
-/// The requests to load the configuration.
-#[derive(Default)]
+/// The loads of the configuration, and the requests for them.
 pub(super) struct Reloads {
     /// The task that reads the files, at most one.
     pub(super) load: JoinSet<Result<Loaded, HostWorkError>>,
@@ -33,6 +35,46 @@ pub(super) struct Reloads {
     load_again: bool,
     /// Whether to repeat the last load, which failed for a reason outside the files.
     pub(super) must_retry: bool,
+    read: Arc<dyn Fn() -> Loaded + Send + Sync>,
+    /// The result of the last load, for `status`.
+    pub(super) state: StatusConfig,
+    /// Why dutyd cannot watch the configuration files.
+    pub(super) watch_failure: Option<String>,
+}
+
+impl Reloads {
+    /// Takes the function that reads the files.
+    pub(super) fn new(parts: &mut Parts, now: DateTime<Utc>) -> Self {
+        let nothing = || Loaded { config: None, report: Default::default() };
+        let state = StatusConfig {
+            valid: true,
+            directory: real_path(&parts.config.directory),
+            digest: parts.config.digest.clone(),
+            disk_digest: None,
+            loaded_at: now,
+            errors: Vec::new(),
+            widened: Vec::new(),
+            needs_restart: Vec::new(),
+            changed_values: Vec::new(),
+            warnings: Vec::new(),
+            added: Vec::new(),
+            paused_removed: Vec::new(),
+        };
+        Self {
+            load: JoinSet::new(),
+            waiting: Vec::new(),
+            next: Vec::new(),
+            load_again: false,
+            must_retry: false,
+            read: Arc::from(std::mem::replace(&mut parts.reload, Box::new(nothing))),
+            state,
+            watch_failure: None,
+        }
+    }
+}
+
+fn real_path(path: &std::path::Path) -> String {
+    std::fs::canonicalize(path).unwrap_or_else(|_| path.to_path_buf()).display().to_string()
 }
 
 impl Supervisor {
@@ -54,8 +96,8 @@ impl Supervisor {
         let mut notice = vec![NotifyState::Reloading];
         notice.extend(NotifyState::monotonic_usec_now().ok());
         let _ = sd_notify::notify(&notice);
-        let load = self.load.clone();
-        self.reloads.load.spawn(async move { on_host(move || load()).await });
+        let read = self.reloads.read.clone();
+        self.reloads.load.spawn(async move { on_host(move || read()).await });
     }
 
     /// Answers every request, because the daemon stops.
@@ -69,7 +111,7 @@ impl Supervisor {
     /// Returns the answer to a request that comes too late.
     fn not_loaded(&self) -> StatusConfig {
         let error = "the daemon is stopping, so it did not load the files".to_owned();
-        StatusConfig { valid: false, errors: vec![error], ..self.config_state.clone() }
+        StatusConfig { valid: false, errors: vec![error], ..self.reloads.state.clone() }
     }
 
     /// Puts the configuration that the task has loaded into effect, and answers the waiting requests.
@@ -93,7 +135,7 @@ impl Supervisor {
             let _ = sd_notify::notify(&[NotifyState::Ready]);
         }
         for reply in std::mem::take(&mut self.reloads.waiting) {
-            let _ = reply.send(self.config_state.clone());
+            let _ = reply.send(self.reloads.state.clone());
         }
         if self.reloads.load_again {
             self.reload(None);
@@ -103,8 +145,8 @@ impl Supervisor {
     /// Rejects the new files with these errors. The configuration in effect stays.
     fn reject(&mut self, errors: Vec<String>) {
         tracing::error!(?errors, "rejected the new configuration");
-        self.config_state.valid = false;
-        self.config_state.errors = errors;
+        self.reloads.state.valid = false;
+        self.reloads.state.errors = errors;
     }
 
     /// Puts files into effect. On any error, the configuration in effect stays (CFG-1).
@@ -135,11 +177,11 @@ impl Supervisor {
             }
             _ => false,
         };
-        let epoch = self.epoch;
+        let epoch = self.due.epoch;
         // The new schedules give the later due times of this epoch again.
         let is_kept = |held: &Held| held.epoch < epoch || held.due_at <= now;
         let superseded = |held: &&Held| is_kept(held) && !is_same(&held.job);
-        let slots = self.held.iter().filter(superseded).map(|held| {
+        let slots = self.due.held.iter().filter(superseded).map(|held| {
             let zone = old.get(&held.job).map(|schedule| schedule.zone().name());
             let time = SlotTime { epoch: held.epoch, due_at: held.due_at };
             let key = SlotKey { job: held.job.clone(), time };
@@ -150,15 +192,19 @@ impl Supervisor {
         let slots: Vec<Slot> = slots.collect();
         let settled = self.settled_by(&slots);
         let config = Arc::new(config);
-        let stays = |run: &Waiting| match (run.origin.trigger, run.origin.due_at()) {
-            (Trigger::Backfill, Some(due_at)) => has_due(&config, &run.job, due_at),
-            // An earlier attempt has begun.
-            (Trigger::Retry, _) => true,
-            _ => is_same(&run.job),
+        let stays = |run: &Entry| {
+            let (Some(job), Some(origin)) = (&run.job, &run.origin) else { return true };
+            match (origin.trigger, origin.due_at()) {
+                (Trigger::Backfill, Some(due_at)) => has_due(&config, job, due_at),
+                // An earlier attempt has begun.
+                (Trigger::Retry, _) => true,
+                _ => is_same(job),
+            }
         };
-        let waiting = self.queue.iter().filter(|run| run.is_new_slot() && !stays(run));
+        let waiting = self.book.of_kind(Kind::Queued);
+        let waiting = waiting.filter(|(_, run)| run.is_new_slot() && !stays(run));
         let ended = Some(EndedRuns {
-            runs: waiting.map(|run| run.run_id.clone()).collect(),
+            runs: waiting.map(|(run_id, _)| run_id.clone()).collect(),
             state: SlotState::Superseded,
             stop_reason: StopReason::Cancelled,
             reason: SUPERSEDED.to_owned(),
@@ -167,17 +213,17 @@ impl Supervisor {
         let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
         if let Err(error) = adopted {
             self.config.send_replace(old_config);
-            self.disk_failed(&format!("the ledger: {error}"));
+            self.outbox.ledger_failed(&error);
             self.reject(vec![format!(
                 "cannot adopt the new configuration: {error}; dutyd tries again"
             )]);
             self.reloads.must_retry = true;
             return;
         }
-        let held = std::mem::take(&mut self.held).into_iter();
+        let held = std::mem::take(&mut self.due.held).into_iter();
         let held = held.filter(|held| is_kept(held) && is_same(&held.job));
         // The jitter may have changed.
-        self.held = held
+        self.due.held = held
             .map(|held| match config.jobs.get(&held.job) {
                 Some(job) if held.epoch == epoch => {
                     Held { starts_at: starts_at(job, held.due_at), ..held }
@@ -185,7 +231,11 @@ impl Supervisor {
                 _ => held,
             })
             .collect();
-        self.renew_queue(stays);
+        self.book.renew_slots(stays, |run, old| {
+            let job = run.job.as_ref().and_then(|job| config.jobs.get(job));
+            let origin = job.zip(run.origin.as_ref());
+            origin.map_or(old, |(job, origin)| waits_for(job, origin.trigger, run.is_caught_up))
+        });
         log_warnings(&loaded.report.warnings);
         self.record_changes(&old_config, &config);
         self.fill().await;
@@ -202,7 +252,7 @@ impl Supervisor {
         let names = |of: &Config| of.jobs.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
         let removed: Vec<String> = names(old).difference(&names(new)).cloned().collect();
         let mut added: Vec<String> = names(new).difference(&names(old)).cloned().collect();
-        added.retain(|job| !self.pauses.contains(job));
+        added.retain(|job| !self.due.pauses.contains(job));
         if !needs_restart.is_empty() {
             tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
         }
@@ -214,7 +264,7 @@ impl Supervisor {
         if !widened.is_empty() {
             tracing::warn!(jobs = ?widened, "jobs gained rights through the reload");
         }
-        let state = &mut self.config_state;
+        let state = &mut self.reloads.state;
         if new.digest != state.digest {
             state.widened = widened;
             state.added = added;
@@ -227,19 +277,6 @@ impl Supervisor {
         state.digest.clone_from(&new.digest);
         state.loaded_at = self.parts.host.clock.now();
         tracing::info!(jobs = new.jobs.len(), digest = new.digest, "configuration reloaded");
-    }
-
-    /// Applies a new configuration to the slots that wait. A slot whose schedule changed leaves the
-    /// queue. The others keep their places, and start as the new `overlap` allows.
-    fn renew_queue(&mut self, stays: impl Fn(&Waiting) -> bool) {
-        let config = self.config.borrow().clone();
-        let waiting = self.queue.take(None, Waiting::is_new_slot);
-        for run in waiting.into_iter().filter(stays) {
-            let job = config.jobs.get(&run.job);
-            let waits_for = job
-                .map_or(run.waits_for, |job| waits_for(job, run.origin.trigger, run.is_caught_up));
-            self.queue.push(Waiting { waits_for, ..run });
-        }
     }
 }
 
@@ -279,4 +316,13 @@ fn changed_values(old: &Config, new: &Config) -> Vec<String> {
 fn needs_restart(started: &Config, new: &Config) -> Vec<String> {
     let is_changed = started.settings.log != new.settings.log;
     is_changed.then(|| "telemetry".to_owned()).into_iter().collect()
+}
+
+#[cfg(test)]
+impl Reloads {
+    /// Makes every load return this configuration.
+    pub(super) fn reads(&mut self, config: Config) {
+        self.read =
+            Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
+    }
 }

@@ -6,7 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
-use super::Supervisor;
+use super::{Kind, Supervisor};
 use crate::daemon::recovery::keep_clean;
 use crate::run::Host;
 use crate::store::{PruneError, Pruned, Retention, prune};
@@ -66,7 +66,7 @@ impl Supervisor {
         let settings = &self.config.borrow().settings;
         let retention = Retention { keep_runs: settings.keep_runs, keep_days: settings.keep_days };
         let host = self.parts.host.clone();
-        let active = self.active.keys().min().cloned();
+        let active = self.book.of_kind(Kind::Active).next().map(|(run_id, _)| run_id.clone());
         let work = async move {
             // The next start looks only at runs from then on.
             if let Err(error) = keep_clean(&host, active).await {

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
 use chrono::{DateTime, TimeDelta, Utc};
 
-use super::queue::{Waiting, WaitsFor};
+use super::carry_out::new_run_id;
 use super::spans::merge;
-use super::{CLAIM_BATCH, Held, KEEP_CLOCK, REPEAT_WINDOW, STEP_BACK, Supervisor};
-use crate::config::{Catchup, Config, Job, Overlap};
+use super::{CLAIM_BATCH, Input, REPEAT_WINDOW, Supervisor};
+use crate::config::{Config, Job, Overlap};
+use crate::daemon::book::Waiting;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
+use crate::daemon::rules::{runs_regardless, waits_for};
 use crate::daemon::views::starts_at;
 use crate::domain::{
     Epoch, JobName, Origin, Person, RunId, SlotKey, SlotTime, StopReason, Trigger,
@@ -100,7 +102,7 @@ impl Supervisor {
         }
         let replaced = self.replaced_by(&runs);
         let ended = (!replaced.is_empty()).then(|| EndedRuns {
-            runs: replaced.iter().map(|(_, run_id)| run_id.clone()).collect(),
+            runs: replaced.clone(),
             state: SlotState::Skipped,
             stop_reason: StopReason::Cancelled,
             reason: "a newer slot took its place".to_owned(),
@@ -109,16 +111,14 @@ impl Supervisor {
         let queued = slots.iter().map(|slot| slot.queued.as_ref().map(|run| run.run_id.clone()));
         let queued: Vec<Option<RunId>> = queued.collect();
         let claimed = self.claim(Claim { slots, settled, ended }, now).await?;
-        for (job, run_id) in &replaced {
-            self.queue.take(Some(job.as_str()), |waiting| waiting.run_id == *run_id);
-        }
+        self.act(Input::EndedUnbegun(replaced)).await;
         let lost = queued.into_iter().zip(claimed).filter(|(_, claimed)| !claimed);
         let lost: HashSet<RunId> = lost.filter_map(|(run_id, _)| run_id).collect();
         runs.retain(|run| !lost.contains(&run.run_id));
         self.cancel_others(&runs).await;
         // The oldest slots of all jobs go first.
         runs.sort_by_key(|run| run.origin.due_at());
-        runs.into_iter().for_each(|run| self.queue.push(run));
+        self.act(Input::Queued(runs)).await;
         Ok(())
     }
 
@@ -142,10 +142,10 @@ impl Supervisor {
             catchup: job.catchup,
             window: job.catchup_window,
             overlap: job.overlap,
-            is_busy: self.queue.is_busy(name),
-            waiting: self.queue.slots_of(name),
+            is_busy: self.book.is_busy(name),
+            waiting: self.book.slots_of(name),
         };
-        let is_paused = self.pauses.contains(name);
+        let is_paused = self.due.pauses.contains(name);
         let slots = dues.iter().map(|(due_at, facts)| DueSlot {
             due_at: *due_at,
             starts_at: starts_at(job, *due_at),
@@ -203,45 +203,25 @@ impl Supervisor {
         !run.is_caught_up && job.is_some_and(|job| job.overlap.is_replacing())
     }
 
-    /// Returns the waiting slots that new runs replace, by job and run.
-    fn replaced_by(&self, runs: &[Waiting]) -> BTreeSet<(JobName, RunId)> {
-        let replacing = runs.iter().filter(|run| self.is_replacing(run));
-        let replaced = replacing.flat_map(|run| self.queue.of_job(run.job.as_str()));
-        let replaced = replaced.filter(|waiting| waiting.is_new_slot() && !waiting.is_caught_up);
-        replaced.map(|waiting| (waiting.job.clone(), waiting.run_id.clone())).collect()
+    /// Returns the waiting slots that new runs replace.
+    fn replaced_by(&self, runs: &[Waiting]) -> Vec<RunId> {
+        let replaced =
+            self.replacing(runs).into_iter().flat_map(|job| self.book.of_job(job.as_str()));
+        let replaced = replaced.filter(|(_, run)| run.is_new_slot() && !run.is_caught_up);
+        replaced.map(|(run_id, _)| run_id.clone()).collect()
     }
 
-    /// Cancels the active runs that new runs replace, and those that wait to continue.
+    /// Returns the jobs of those runs that take the place of other runs.
+    fn replacing<'a>(&self, runs: &'a [Waiting]) -> BTreeSet<&'a JobName> {
+        runs.iter().filter(|run| self.is_replacing(run)).map(|run| &run.job).collect()
+    }
+
+    /// Cancels the runs that have begun and that new runs replace.
     async fn cancel_others(&mut self, runs: &[Waiting]) {
-        let replacing = runs.iter().filter(|run| self.is_replacing(run));
-        let jobs: BTreeSet<&JobName> = replacing.map(|run| &run.job).collect();
-        for job in jobs {
+        for job in self.replacing(runs) {
             let overlap = self.config.borrow().jobs.get(job).map(|job| job.overlap);
             let at_once = overlap == Some(Overlap::TerminateOther);
-            let own = self.active.iter().filter(|(_, of)| of.job == *job);
-            let own: Vec<RunId> = own
-                .filter(|(_, of)| of.is_replaceable())
-                .map(|(run_id, of)| {
-                    of.stop.send_if_modified(|stop| {
-                        let before = stop.clone();
-                        let stop = stop.get_or_insert_with(|| StopReason::Cancelled.into());
-                        stop.at_once |= at_once;
-                        before.as_ref() != Some(stop)
-                    });
-                    run_id.clone()
-                })
-                .collect();
-            let why = "a newer run took its place";
-            self.keep_cancelled(own, None, why).await;
-            let resumed = self.queue.of_job(job.as_str());
-            let resumed = resumed.filter(|run| run.resumed.is_some() && run.is_replaceable());
-            let resumed: Vec<RunId> = resumed.map(|run| run.run_id.clone()).collect();
-            for run_id in resumed {
-                self.cancel_resumed(&run_id, &StopReason::Cancelled.into(), why).await;
-            }
-            for run_id in self.unrecovered.replaced_in(job.as_str()) {
-                self.cancel_unrecovered(&run_id, &StopReason::Cancelled.into(), why).await;
-            }
+            self.act(Input::Replace { job: job.clone(), at_once }).await;
         }
     }
 
@@ -282,13 +262,13 @@ impl Supervisor {
     pub(super) fn settled_by(&self, batch: &[Slot]) -> Vec<(JobName, DateTime<Utc>)> {
         let mut settled: HashMap<&JobName, DateTime<Utc>> = HashMap::new();
         let own = batch.iter();
-        let own = own.filter(|slot| slot.key.time.epoch == self.epoch && !slot.is_backfill);
+        let own = own.filter(|slot| slot.key.time.epoch == self.due.epoch && !slot.is_backfill);
         for slot in own {
             let last = slot.span.map_or(slot.key.time.due_at, |span| span.until);
             let until = settled.entry(&slot.key.job).or_insert(last);
             *until = (*until).max(last);
         }
-        for held in &self.held {
+        for held in &self.due.held {
             if let Some(until) = settled.get_mut(&held.job) {
                 *until = (*until).min(held.due_at - TimeDelta::milliseconds(1));
             }
@@ -308,7 +288,7 @@ impl Supervisor {
         // The earlier epochs in which such a due time may have run. No step since then may have been a
         // correction.
         let earlier = |epoch: Epoch, due_at: DateTime<Utc>| -> Vec<Epoch> {
-            let ends = self.epoch_ends.range(..epoch).rev();
+            let ends = self.due.epoch_ends.range(..epoch).rev();
             let uncorrected = ends.take_while(|(_, ended)| due_at >= **ended - REPEAT_WINDOW);
             uncorrected.filter(|(_, ended)| due_at <= **ended).map(|(of, _)| *of).collect()
         };
@@ -338,42 +318,6 @@ impl Supervisor {
             .await
     }
 
-    /// Starts a new epoch if the clock was set back by more than [`STEP_BACK`]; otherwise saves
-    /// `now` to the ledger, at most once per [`KEEP_CLOCK`].
-    pub(super) async fn look_at_clock(&mut self, now: DateTime<Utc>) -> Result<(), DbError> {
-        if now < self.last_seen - STEP_BACK {
-            let (ended, epoch) = (self.last_seen, self.epoch.next());
-            tracing::warn!(%epoch, before = %ended, %now, "the clock was set back; schedules continue in a new epoch");
-            // Due times from before the step stay due, in their own epoch.
-            self.hold_due(ended);
-            let schedules = schedules(&self.config.borrow());
-            self.parts.ledger.begin_epoch(epoch, ended, adopted(&schedules), now).await?;
-            // Each held slot keeps its remaining delay, so that it does not wait for the old time (CRON-3).
-            let held = std::mem::take(&mut self.held).into_iter();
-            // The ticker gives the due times of the next second too. Those after `ended` did not come due;
-            // a slot of an earlier epoch did.
-            let held = held.filter(|held| held.epoch < self.epoch || held.due_at <= ended);
-            let moved = held.map(|held| {
-                let delay = (held.starts_at - ended).max(TimeDelta::zero());
-                Held { starts_at: held.starts_at.min(now + delay), ..held }
-            });
-            self.held = moved.collect();
-            self.epoch_ends.insert(self.epoch, ended);
-            self.epoch = epoch;
-            self.last_seen = now;
-            self.ticker.set(schedules, now);
-            self.last_kept = now;
-            self.move_retries(ended, now).await?;
-        } else {
-            if (now - self.last_kept).abs() >= KEEP_CLOCK {
-                self.parts.ledger.set_meta("last_seen", now.timestamp_millis()).await?;
-                self.last_kept = now;
-            }
-            self.last_seen = now;
-        }
-        Ok(())
-    }
-
     /// Puts the configured schedules into effect from `now` on, in the ledger and in the ticker, and
     /// makes a claim in the same transaction.
     pub(super) async fn adopt_schedules(
@@ -382,8 +326,8 @@ impl Supervisor {
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         let schedules = schedules(&self.config.borrow());
-        self.parts.ledger.set_schedules(self.epoch, adopted(&schedules), claim, now).await?;
-        self.ticker.set(schedules, now);
+        self.parts.ledger.set_schedules(self.due.epoch, adopted(&schedules), claim, now).await?;
+        self.due.ticker.set(schedules, now);
         Ok(())
     }
 }
@@ -405,34 +349,7 @@ pub(super) fn of_slot(
     let is_caught_up = runs_regardless(trigger, job.catchup);
     let origin = Origin::of_slot(trigger, slot, by);
     let waits_for = waits_for(job, trigger, is_caught_up);
-    Some(Waiting::new(run_id, job.name.clone(), origin, waits_for, is_caught_up))
-}
-
-/// Tells whether `overlap` does not apply to the run of a slot.
-pub(super) fn runs_regardless(trigger: Trigger, catchup: Catchup) -> bool {
-    match trigger {
-        Trigger::Backfill | Trigger::Retry => true,
-        Trigger::Catchup => catchup == Catchup::All,
-        Trigger::Schedule | Trigger::Manual | Trigger::Apply => false,
-    }
-}
-
-/// Returns which runs of its job a slot's run waits for.
-pub(super) fn waits_for(job: &Job, trigger: Trigger, is_caught_up: bool) -> WaitsFor {
-    match job.overlap {
-        // Under `allow_all`, a scheduled run may always be active, so do not wait for all runs.
-        Overlap::AllowAll
-            if is_caught_up || matches!(trigger, Trigger::Backfill | Trigger::Retry) =>
-        {
-            WaitsFor::CaughtUp
-        }
-        Overlap::AllowAll => WaitsFor::Nothing,
-        _ => WaitsFor::AllRuns,
-    }
-}
-
-pub(super) fn new_run_id() -> RunId {
-    RunId::from_ulid(ulid::Ulid::generate())
+    Some(Waiting { run_id, job: job.name.clone(), origin, waits_for, is_caught_up })
 }
 
 /// Returns the state of a slot for the ledger, and the run that it started or that covers it.
@@ -454,7 +371,7 @@ pub(super) fn schedules(config: &Config) -> BTreeMap<JobName, Schedule> {
     enabled.filter_map(|job| Some((job.name.clone(), job.schedule.clone()?))).collect()
 }
 
-fn adopted(schedules: &BTreeMap<JobName, Schedule>) -> Vec<AdoptedSchedule> {
+pub(super) fn adopted(schedules: &BTreeMap<JobName, Schedule>) -> Vec<AdoptedSchedule> {
     let adopted = |(job, schedule): (&JobName, &Schedule)| AdoptedSchedule {
         job: job.clone(),
         schedule: schedule.to_record(),

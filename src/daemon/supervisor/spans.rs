@@ -22,7 +22,7 @@ impl Supervisor {
         };
         let back = TimeDelta::from_std(window.saturating_add(job.jitter)).ok()?;
         let until = now.checked_sub_signed(back.checked_add(&TimeDelta::seconds(1))?)?;
-        let ends = self.epoch_ends.values().filter(|ended| **ended >= now);
+        let ends = self.due.epoch_ends.values().filter(|ended| **ended >= now);
         Some(ends.map(|ended| *ended - REPEAT_WINDOW).fold(until, std::cmp::min))
     }
 
@@ -35,7 +35,7 @@ impl Supervisor {
         until: DateTime<Utc>,
     ) -> Vec<(DateTime<Utc>, DateTime<Utc>)> {
         let begin = |ended: DateTime<Utc>| ended - REPEAT_WINDOW - TimeDelta::milliseconds(1);
-        let ends = self.epoch_ends.values().copied();
+        let ends = self.due.epoch_ends.values().copied();
         let mut ends: Vec<DateTime<Utc>> =
             ends.filter(|ended| *ended > after && begin(*ended) < until).collect();
         ends.sort_unstable();

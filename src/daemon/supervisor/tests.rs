@@ -3,14 +3,19 @@ mod years;
 
 use std::sync::Mutex;
 
+use super::carry_out::new_run_id;
 use super::*;
 use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
-use crate::daemon::command::{BackfillRequest, BackfillScope};
-use crate::daemon::recovery::{Recovered, Recovery};
-use crate::domain::{Outcome, RunRequest, Trigger};
+use crate::daemon::book::{Change, Entry, Phase, Waiting};
+use crate::daemon::command::{BackfillRequest, BackfillScope, CommandError};
+use crate::daemon::recovery::{RecordedEnd, Recovered, Recovery};
+use crate::daemon::rules::{self, WaitsFor};
+use crate::daemon::testing::config_in;
+use crate::domain::{Epoch, JobName, Origin, Outcome, RunId, RunRequest, StopReason, Trigger};
+use crate::run::Ended;
 use crate::sinks::Observers;
-use crate::store::{RunSummary, SharedLedger, SlotRow, StateDir};
+use crate::store::{GivenUp, RunSummary, SharedLedger, SlotRow, SlotState, StateDir};
 
 /// A clock that a test sets.
 #[derive(Debug)]
@@ -34,18 +39,7 @@ struct Bench {
 
 async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
     let clock = Arc::new(SetClock(Mutex::new(at(now))));
-    let files = [
-        ("config.yaml", "timezone: UTC\nmodels: {m: {provider: scripted, script: s.yaml}}\n"),
-        ("s.yaml", "steps: [{say: done}]\n"),
-        ("tools.yaml", "version: 1\ntools: []\n"),
-        ("jobs.yaml", jobs),
-    ];
-    for (name, text) in files {
-        std::fs::write(temp.path().join(name), text).unwrap();
-    }
-    let set = FileSet::of_directory(temp.path()).unwrap();
-    let loaded =
-        load(&set, &Environment::default(), Trust::Given, SecretsMode::Resolve, 0, clock.now());
+    let config = config_in(temp.path(), jobs);
     let state = temp.path().join("state");
     let state_dir = StateDir::new(&state);
     state_dir.create().unwrap();
@@ -60,7 +54,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
     host.ledger = SharedLedger::opened(&state, ledger.clone());
     let parts = Parts {
         host,
-        config: Arc::new(loaded.config.unwrap()),
+        config,
         ledger,
         reload: Box::new(|| Loaded { config: None, report: Default::default() }),
         inherited: Inheritance::default(),
@@ -74,8 +68,8 @@ impl Bench {
     async fn goes(&mut self, now: &str) {
         self.claims(now).await;
         let now = at(now);
-        while let Some(waiting) = self.supervisor.queue.start() {
-            self.supervisor.queue.ended(&waiting.job, waiting.is_caught_up);
+        while let Some(waiting) = self.supervisor.book.start_oldest() {
+            self.supervisor.book.forget(&waiting.run_id);
             let ledger = &self.supervisor.parts.ledger;
             ledger.decide(waiting.run_id, SlotState::Ran, "ran".into(), now).await.unwrap();
         }
@@ -92,8 +86,7 @@ impl Bench {
 
     /// Reloads the configuration, and waits until it is in effect.
     async fn reloads(&mut self, config: Config) {
-        self.supervisor.load =
-            Arc::new(move || Loaded { config: Some(config.clone()), report: Default::default() });
+        self.supervisor.reloads.reads(config);
         let (reply, state) = tokio::sync::oneshot::channel();
         self.supervisor.on_command(Command::Reload(reply)).await;
         let loaded = self.supervisor.reloads.load.join_next().await.unwrap();
@@ -106,20 +99,41 @@ impl Bench {
     /// run.
     async fn reloads_at_capacity(&mut self, config: Config) {
         let most = self.supervisor.config.borrow().settings.max_concurrent_runs;
-        for _ in 0..most {
-            let (stop, _) = watch::channel(None);
-            let other = Active {
-                job: name("other"),
-                model: String::new(),
-                is_caught_up: false,
-                is_resumed: false,
-                origin: Origin::manual(RunRequest::default(), None),
-                stop,
-            };
-            self.supervisor.active.insert(slots::new_run_id(), other);
+        let others: Vec<RunId> = (0..most).map(|_| new_run_id()).collect();
+        for run_id in &others {
+            self.supervisor.book.add_active(run_id.clone(), "other");
         }
         self.reloads(config).await;
-        self.supervisor.active.clear();
+        others.iter().for_each(|run_id| self.supervisor.book.forget(run_id));
+    }
+
+    /// Returns the attempts that wait for their time, and when each begins.
+    fn attempts(&self) -> Vec<(DateTime<Utc>, RunId)> {
+        let delayed = self.supervisor.book.of_kind(Kind::Delayed);
+        let attempt = |(run_id, run): (&RunId, &Entry)| match run.phase {
+            Phase::Delayed { begins_at, .. } => (begins_at, run_id.clone()),
+            _ => panic!("{run:?}"),
+        };
+        delayed.map(attempt).collect()
+    }
+
+    /// Ends a run as failed before it changed anything.
+    async fn fails(&mut self, run: &Waiting, ended_at: DateTime<Utc>) {
+        let (outcome, stop_reason) = (Outcome::Failed, StopReason::MaxIterations);
+        let (repeatable, ended_at) = (Some(run.origin.clone()), Some(ended_at));
+        let reason = "failed".to_owned();
+        let end = RecordedEnd { outcome, stop_reason, reason, ended_at, repeatable };
+        let (run_id, job, next) = (run.run_id.clone(), run.job.clone(), new_run_id());
+        self.supervisor.act(Input::FoundEnded { run_id, job, end, next }).await;
+    }
+
+    /// Records the end of a run that is not repeated.
+    async fn ends(&mut self, run_id: RunId, job: &str, outcome: Outcome, stop_reason: StopReason) {
+        let (ended_at, repeatable) = (None, None);
+        let reason = format!("{outcome} ({stop_reason})");
+        let end = RecordedEnd { outcome, stop_reason, reason, ended_at, repeatable };
+        let (job, next) = (name(job), new_run_id());
+        self.supervisor.act(Input::FoundEnded { run_id, job, end, next }).await;
     }
 
     /// Makes every run stay in the queue.
@@ -251,7 +265,7 @@ async fn downtime_is_accounted_for_at_the_next_start() {
     let second = bench(HOURLY, "2026-05-04T04:10:00Z", temp.clone()).await;
     let queued = |bench: &Bench| -> Vec<(Trigger, Option<DateTime<Utc>>, RunId)> {
         let facts = |run: &Waiting| (run.origin.trigger, run.origin.due_at(), run.run_id.clone());
-        bench.supervisor.queue.iter().map(facts).collect()
+        bench.supervisor.book.waiting().iter().map(facts).collect()
     };
     let four = queued(&second);
     let [(Trigger::Catchup, Some(due_at), _)] = four.as_slice() else { panic!("{four:?}") };
@@ -281,7 +295,7 @@ async fn downtime_is_accounted_for_at_the_next_start() {
     // The schedule of the waiting slot is gone.
     let sixth = bench(DAILY, "2026-05-04T06:40:00Z", temp).await;
     assert_eq!(states(&sixth).await.last().map(String::as_str), Some("superseded"));
-    assert!(sixth.supervisor.queue.len() == 0 && sixth.is_sound().await);
+    assert!(sixth.supervisor.book.count(Kind::Queued) == 0 && sixth.is_sound().await);
     assert!(sixth.temp.path().exists());
 }
 
@@ -297,7 +311,8 @@ async fn a_backfill_keeps_its_person_over_a_restart() {
     assert_eq!(first.supervisor.backfill(request).await, Ok(2));
     drop(first);
     let second = bench(DAILY, "2026-05-04T11:01:00Z", temp).await;
-    let people: Vec<_> = second.supervisor.queue.iter().map(|run| run.origin.by.clone()).collect();
+    let people: Vec<_> =
+        second.supervisor.book.waiting().iter().map(|run| run.origin.by.clone()).collect();
     assert_eq!(people, [by.clone(), by]);
 }
 
@@ -318,23 +333,12 @@ jobs:
         let now = format!("2026-05-04T00:0{minute}:00Z");
         bench.claims(&now).await;
         let supervisor = &mut bench.supervisor;
-        while let Some(run) = supervisor.queue.start() {
-            assert!(supervisor.record_running(run.run_id.clone(), at(&now)).await);
-            let (stop, stopped) = watch::channel(None);
+        while let Some(run) = supervisor.book.start_oldest() {
+            supervisor.keep(Change::Running(run.run_id.clone())).await;
+            assert!(supervisor.outbox.is_empty());
             if run.job.as_str() == "cancel" {
-                cancelled.push(stopped);
+                cancelled.push(run.run_id);
             }
-            supervisor.active.insert(
-                run.run_id,
-                Active {
-                    job: run.job,
-                    model: String::new(),
-                    is_caught_up: false,
-                    is_resumed: false,
-                    origin: run.origin,
-                    stop,
-                },
-            );
         }
     }
     let states = async |bench: &Bench, job: &'static str| {
@@ -347,17 +351,18 @@ jobs:
     assert_eq!(states(&bench, "all").await, ["running", "queued", "queued", "queued"]);
     assert_eq!(states(&bench, "cancel").await, ["running", "skipped", "skipped", "queued"]);
     assert_eq!(states(&bench, "allow").await, ["running", "running", "running", "running"]);
-    let is_cancelled = |stop: &watch::Receiver<Option<Stop>>| {
-        stop.borrow().as_ref().is_some_and(|stop| stop.reason == StopReason::Cancelled)
+    let is_cancelled = |run_id: &RunId| {
+        let stop = bench.supervisor.book.get(run_id).unwrap().stop.as_ref();
+        stop.is_some_and(|stop| stop.reason == StopReason::Cancelled)
     };
     assert!(cancelled.len() == 1 && cancelled.iter().all(is_cancelled), "the first run only");
     // The waiting runs start one after another.
     let supervisor = &mut bench.supervisor;
     let mut started = Vec::new();
     for job in ["all", "all", "cancel", "one"] {
-        supervisor.queue.ended(&name(job), false);
-        let run = supervisor.queue.start().unwrap();
-        assert!(supervisor.queue.start().is_none());
+        supervisor.book.end_oldest(job, false);
+        let run = supervisor.book.start_oldest().unwrap();
+        assert!(supervisor.book.start_oldest().is_none());
         started.push((run.job.to_string(), run.origin.due_at().unwrap().format("%M").to_string()));
     }
     let expected = [("all", "02"), ("all", "03"), ("cancel", "04"), ("one", "02")];
@@ -371,7 +376,7 @@ async fn after_a_crash(transcript: Option<&str>) -> (SlotRow, RunId) {
     let temp = temp();
     let mut first = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
     first.claims("2026-05-04T01:00:00Z").await;
-    let run = first.supervisor.queue.start().unwrap();
+    let run = first.supervisor.book.start_oldest().unwrap();
     let ulid: ulid::Ulid = run.run_id.as_str().parse().unwrap();
     let state = &first.supervisor.parts.host.state;
     let directory = state.create_run(&run.run_id, DateTime::from(ulid.datetime())).unwrap();
@@ -384,7 +389,7 @@ async fn after_a_crash(transcript: Option<&str>) -> (SlotRow, RunId) {
     let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
     let [row] = rows.as_slice() else { panic!("{rows:?}") };
     let queued = usize::from(row.state == SlotState::Queued);
-    assert_eq!(second.supervisor.queue.len(), queued);
+    assert_eq!(second.supervisor.book.count(Kind::Queued), queued);
     (row.clone(), run.run_id)
 }
 
@@ -415,7 +420,7 @@ async fn each_epoch_keeps_its_own_slots() {
         "version: 1\njobs: [{name: spread, schedule: '0 * * * *', jitter: 30m, prompt: x}]\n";
     let mut spread = bench(SPREAD, "2026-05-04T11:30:00Z", temp()).await;
     spread.goes("2026-05-04T12:00:00Z").await;
-    assert_eq!(spread.supervisor.held.len(), 1, "it waits for its jitter");
+    assert_eq!(spread.supervisor.due.held.len(), 1, "it waits for its jitter");
     for now in ["09:30", "13:00", "13:31"] {
         spread.goes(&format!("2026-05-04T{now}:00Z")).await;
     }
@@ -428,7 +433,7 @@ async fn each_epoch_keeps_its_own_slots() {
     first.claims("2026-05-04T09:30:00Z").await;
     drop(first);
     let mut second = bench(HOURLY, "2026-05-04T09:35:00Z", temp.clone()).await;
-    assert_eq!(second.supervisor.queue.len(), 1);
+    assert_eq!(second.supervisor.book.count(Kind::Queued), 1);
     second.goes("2026-05-04T10:00:00Z").await;
     assert!(second.is_sound().await);
     drop(second);
@@ -460,7 +465,7 @@ jobs: [{name: busy, schedule: '* * * * *', overlap: allow_all, catchup: all, pro
     let mut bench = bench(ALL, "2026-05-04T00:04:30Z", temp).await;
     let mut minutes = Vec::new();
     let mut start = |bench: &mut Bench| {
-        while let Some(run) = bench.supervisor.queue.start() {
+        while let Some(run) = bench.supervisor.book.start_oldest() {
             let minute = run.origin.due_at().unwrap().format("%M").to_string();
             minutes.push((minute, run.is_caught_up));
         }
@@ -469,7 +474,7 @@ jobs: [{name: busy, schedule: '* * * * *', overlap: allow_all, catchup: all, pro
     bench.claims("2026-05-04T00:05:00Z").await;
     start(&mut bench);
     // The slot of 00:05 is still active when the first of the caught-up runs ends.
-    bench.supervisor.queue.ended(&name("busy"), true);
+    bench.supervisor.book.end_oldest("busy", true);
     start(&mut bench);
     let started = [("01", true), ("05", false), ("02", true)];
     assert_eq!(minutes, started.map(|(minute, caught_up)| (minute.to_owned(), caught_up)));
@@ -513,7 +518,7 @@ async fn a_held_slot_of_an_earlier_epoch_is_missed_if_the_daemon_stops() {
     let mut first = bench(SPREAD, "2026-05-04T11:30:00Z", temp.clone()).await;
     first.goes("2026-05-04T12:00:00Z").await;
     first.goes("2026-05-04T09:30:00Z").await;
-    assert_eq!(first.supervisor.held.len(), 1, "it waits for its jitter");
+    assert_eq!(first.supervisor.due.held.len(), 1, "it waits for its jitter");
     drop(first);
     let second = bench(SPREAD, "2026-05-04T09:40:00Z", temp).await;
     assert_eq!(second.slots().await, expected(&[(0, "04 12:00", "missed")]));
@@ -529,10 +534,10 @@ async fn a_reload_supersedes_the_slots_that_wait() {
     };
     let mut bench = bench(&jobs("* * * * *", "buffer_all"), "2026-05-04T00:00:30Z", temp()).await;
     bench.claims("2026-05-04T00:01:00Z").await;
-    let running = bench.supervisor.queue.start().unwrap();
+    let running = bench.supervisor.book.start_oldest().unwrap();
     bench.claims("2026-05-04T00:02:00Z").await;
     bench.claims("2026-05-04T00:03:00Z").await;
-    assert!(bench.supervisor.queue.start().is_none(), "they wait for the first run");
+    assert!(bench.supervisor.book.start_oldest().is_none(), "they wait for the first run");
     let reload = async |bench: &mut Bench, jobs: String| {
         std::fs::write(bench.temp.path().join("jobs.yaml"), jobs).unwrap();
         let set = FileSet::of_directory(bench.temp.path()).unwrap();
@@ -542,10 +547,10 @@ async fn a_reload_supersedes_the_slots_that_wait() {
         bench.reloads_at_capacity(config).await;
     };
     reload(&mut bench, jobs("* * * * *", "allow_all")).await;
-    let second = bench.supervisor.queue.start().unwrap();
+    let second = bench.supervisor.book.start_oldest().unwrap();
     assert_eq!(second.origin.due_at(), Some(at("2026-05-04T00:02:00Z")));
     reload(&mut bench, jobs("30 * * * *", "skip")).await;
-    assert_eq!(bench.supervisor.queue.len(), 0);
+    assert_eq!(bench.supervisor.book.count(Kind::Queued), 0);
     let states: Vec<String> = bench.slots().await.into_iter().map(|row| row.2).collect();
     assert_eq!(states, ["queued", "queued", "superseded"]);
     assert!(bench.is_sound().await && running.run_id != second.run_id);
@@ -561,17 +566,17 @@ async fn many_jobs_that_come_due_at_one_moment_are_all_queued() {
     let jobs = format!("version: 1\njobs:\n{}", jobs.concat());
     let mut bench = bench(&jobs, "2026-05-04T00:30:00Z", temp()).await;
     let mut queued = usize::MAX;
-    while bench.supervisor.queue.len() != queued {
-        queued = bench.supervisor.queue.len();
+    while bench.supervisor.book.count(Kind::Queued) != queued {
+        queued = bench.supervisor.book.count(Kind::Queued);
         bench.claims("2026-05-04T01:00:00Z").await;
     }
     assert_eq!(queued, COUNT);
     let slots = bench.slots().await;
     assert!(slots.len() == COUNT && slots.iter().all(|(_, _, state)| state == "queued"));
-    while let Some(run) = bench.supervisor.queue.start() {
-        bench.supervisor.queue.ended(&run.job, run.is_caught_up);
+    while let Some(run) = bench.supervisor.book.start_oldest() {
+        bench.supervisor.book.forget(&run.run_id);
     }
-    assert_eq!(bench.supervisor.queue.len(), 0);
+    assert_eq!(bench.supervisor.book.count(Kind::Queued), 0);
     assert!(bench.is_sound().await);
 }
 
@@ -580,7 +585,7 @@ async fn a_reload_drops_nothing_of_a_job_that_stays_as_it_is() {
     let jobs = "version: 1\njobs:\n  - {name: spread, schedule: '0 12 * * *', jitter: 30m, prompt: x}\n  - {name: gone, schedule: '0 12 * * *', jitter: 30m, prompt: x}\n";
     let mut bench = bench(jobs, "2026-05-04T11:00:00Z", temp()).await;
     bench.goes("2026-05-04T12:00:00Z").await;
-    assert_eq!(bench.supervisor.held.len(), 2, "both wait for their jitter");
+    assert_eq!(bench.supervisor.due.held.len(), 2, "both wait for their jitter");
     let mut config = Config::clone(&bench.supervisor.parts.config);
     config.jobs.retain(|name, _| name.as_str() == "spread");
     config.digest = "new".to_owned();
@@ -606,7 +611,11 @@ async fn a_pause_stops_the_schedule_until_it_ends() {
     first.claims("2026-05-04T12:01:00Z").await;
     drop(first);
     let mut second = bench(MINUTES, "2026-05-04T12:02:30Z", temp).await;
-    assert_eq!(second.supervisor.queue.len(), 1, "a slot that waited before the pause still waits");
+    assert_eq!(
+        second.supervisor.book.count(Kind::Queued),
+        1,
+        "a slot that waited before the pause still waits"
+    );
     second.goes("2026-05-04T12:02:40Z").await;
     assert!(second.supervisor.unpause("j".into()).await.unwrap());
     assert!(!second.supervisor.unpause("j".into()).await.unwrap());
@@ -628,13 +637,12 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, 
     let temp = temp();
     let mut first = bench(JOBS, "2026-05-04T00:30:00Z", temp.clone()).await;
     first.claims("2026-05-04T01:00:00Z").await;
-    let run = first.supervisor.queue.start().unwrap();
+    let run = first.supervisor.book.start_oldest().unwrap();
     let now = at("2026-05-04T01:00:00Z");
-    let failed = retries::FailedRun { origin: run.origin, stop_reason: StopReason::MaxIterations };
-    assert!(first.supervisor.retry(&name("j"), &run.run_id, failed, now).await);
+    first.fails(&run, now).await;
     let begins_at = |bench: &Bench| -> Vec<String> {
-        let waiting = bench.supervisor.retries.keys();
-        waiting.map(|(at, _)| at.format("%H:%M").to_string()).collect()
+        let attempts = bench.attempts().into_iter();
+        attempts.map(|(at, _)| at.format("%H:%M").to_string()).collect()
     };
     assert_eq!(begins_at(&first), ["01:10"]);
     // The clock is set back by 50 minutes: the attempt waits for 10 minutes, not for an hour.
@@ -645,7 +653,7 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, 
     assert_eq!(begins_at(&second), ["00:20"]);
     drop(second);
     let third = bench(JOBS, "2026-05-04T04:20:00Z", temp).await;
-    assert!(third.supervisor.retries.is_empty());
+    assert!(third.attempts().is_empty());
     let slots = third.supervisor.parts.ledger.read(|reader| reader.slots(None, None, None)).await;
     let slot = slots.unwrap().into_iter().find(|slot| slot.epoch == Epoch::FIRST).unwrap();
     let reason = "attempt 2 did not begin: the daemon was down; decided 4h late, outside the catch-up window of 1h";
@@ -657,11 +665,10 @@ async fn consecutive_failures_pause_a_job() {
     const LIMITED: &str = "version: 1\njobs: [{name: j, pause_after_failures: 2, prompt: x}]\n";
     let temp = temp();
     let mut first = bench(LIMITED, "2026-05-04T12:00:00Z", temp.clone()).await;
-    let now = at("2026-05-04T12:00:00Z");
     let ended = async |bench: &mut Bench, outcome, stop_reason| {
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
-        bench.supervisor.record_end(name("j"), run_id, outcome, stop_reason, now).await;
-        bench.supervisor.pauses.contains("j")
+        bench.ends(run_id, "j", outcome, stop_reason).await;
+        bench.supervisor.due.pauses.contains("j")
     };
     use crate::domain::Outcome::{Failed, Interrupted, Succeeded};
     let failed = StopReason::MaxIterations;
@@ -758,8 +765,8 @@ async fn a_clock_that_is_wrong_for_a_moment_decides_nothing() {
         bench.supervisor.tick().await;
         assert_eq!(bench.slots().await, []);
     }
-    assert_eq!(bench.supervisor.epoch, Epoch::FIRST);
-    assert_eq!(bench.supervisor.last_seen, at("2026-05-04T00:32:00Z"));
+    assert_eq!(bench.supervisor.due.epoch, Epoch::FIRST);
+    assert_eq!(bench.supervisor.due.last_seen, at("2026-05-04T00:32:00Z"));
     bench.claims("2026-05-04T01:00:00Z").await;
     assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "queued")]));
     assert!(bench.is_sound().await);
@@ -785,7 +792,7 @@ async fn failed_and_missed_slots_run_again_on_request() {
     for (due, outcome) in [("10", Outcome::Failed), ("11", Outcome::Succeeded)] {
         let due = format!("2026-05-04T{due}:00:00Z");
         first.claims(&due).await;
-        let waiting = first.supervisor.queue.iter().next().unwrap();
+        let waiting = first.supervisor.book.waiting().remove(0);
         let (job, due_at) = (waiting.job.to_string(), waiting.origin.due_at());
         let run = RunSummary::queued(&waiting.run_id, job, waiting.origin.trigger, due_at, 1);
         let row = RunSummary { started_at: Some(due.clone()), outcome: Some(outcome), ..run };
@@ -808,8 +815,10 @@ async fn failed_and_missed_slots_run_again_on_request() {
     let again =
         ["04 10:00 queued", "04 11:00 ran", "04 12:00 queued", "04 13:00 queued", "04 14:00 ran"];
     assert_eq!(states(&first).await, again);
-    assert!(first.supervisor.queue.iter().all(|run| run.origin.trigger == Trigger::Backfill));
-    assert_eq!(first.supervisor.queue.ready(), 1, "they run one after another");
+    assert!(
+        first.supervisor.book.waiting().iter().all(|run| run.origin.trigger == Trigger::Backfill)
+    );
+    assert_eq!(first.supervisor.book.ready(), 1, "they run one after another");
     assert!(first.is_sound().await);
     drop(first);
     // Far outside of the catch-up window, and still in the queue.
@@ -899,9 +908,9 @@ async fn a_requested_run_survives_a_restart_unless_it_is_too_late_or_cannot_be_r
     assert_eq!(found.len(), 1, "{found:?}");
     drop(ledger);
     let mut second = bench(HOURLY, "2026-05-04T11:20:00Z", temp.clone()).await;
-    let waiting: Vec<_> = second.supervisor.queue.iter().collect();
+    let waiting = second.supervisor.book.waiting();
     assert_eq!(waiting.iter().map(|run| run.run_id.clone()).collect::<Vec<_>>(), run_ids);
-    let request = |run: &&Waiting| run.origin.request.clone().unwrap();
+    let request = |run: &Waiting| run.origin.request.clone().unwrap();
     assert!(waiting.iter().map(request).all(|request| request.plan && request.prompt.is_some()));
     assert!(waiting.iter().all(|run| run.origin.by == by && run.origin.trigger == Trigger::Manual));
     let why = async |bench: &Bench, run_id: &RunId| {
@@ -911,10 +920,10 @@ async fn a_requested_run_survives_a_restart_unless_it_is_too_late_or_cannot_be_r
     };
     assert!(why(&second, &damaged).await.contains("cannot be read"));
     // A stop leaves them in the queue too.
-    second.supervisor.begin_stop();
+    second.supervisor.begin_stop().await;
     drop(second);
     let third = bench(HOURLY, "2026-05-04T12:30:00Z", temp).await;
-    assert!(third.supervisor.queue.iter().all(Waiting::is_slot));
+    assert!(third.supervisor.book.waiting().iter().all(|run| run.origin.slot.is_some()));
     for run_id in run_ids {
         assert!(why(&third, &run_id).await.contains("outside the catch-up window"));
     }
@@ -932,9 +941,10 @@ async fn a_backfill_runs_each_due_time_once_and_survives_a_restart() {
     let all = ("2026-05-04T09:00:00Z", "2026-05-04T12:30:00Z");
     assert_eq!(backfilled(&mut first, all.0, all.1).await, Ok(3), "12:00 has its slot");
     assert_eq!(backfilled(&mut first, all.0, all.1).await, Ok(0), "each due time runs once");
-    let triggers: Vec<_> = first.supervisor.queue.iter().map(|run| run.origin.trigger).collect();
+    let triggers: Vec<_> =
+        first.supervisor.book.waiting().iter().map(|run| run.origin.trigger).collect();
     assert_eq!(triggers, [Trigger::Backfill; 3]);
-    assert_eq!(first.supervisor.queue.ready(), 1, "they run one after another");
+    assert_eq!(first.supervisor.book.ready(), 1, "they run one after another");
     let invalid = |answer: Result<usize, CommandError>| match answer {
         Err(CommandError::Invalid(why)) => why,
         other => panic!("{other:?}"),
@@ -950,7 +960,7 @@ async fn a_backfill_runs_each_due_time_once_and_survives_a_restart() {
     drop(first);
     // Far outside of the catch-up window, and still in the queue.
     let mut second = bench(HOURLY, "2026-05-04T12:45:00Z", temp).await;
-    assert_eq!(second.supervisor.queue.len(), 3);
+    assert_eq!(second.supervisor.book.count(Kind::Queued), 3);
     second.goes("2026-05-04T13:00:00Z").await;
     let rows: Vec<_> = second.slots().await.into_iter().map(|row| row.1 + " " + &row.2).collect();
     let expected =
@@ -991,14 +1001,14 @@ async fn a_slot_that_waits_for_its_jitter_survives_a_step_back_and_a_reload() {
     let jobs = "version: 1\njobs: [{name: j, schedule: '0 * * * *', jitter: 30m, prompt: x}]\n";
     let mut bench = bench(jobs, "2026-05-04T11:30:00Z", temp()).await;
     bench.goes("2026-05-04T12:00:00Z").await;
-    assert_eq!(bench.supervisor.held.len(), 1, "it waits for its jitter");
-    let waits = bench.supervisor.held.first().unwrap().starts_at - at("2026-05-04T12:00:00Z");
+    assert_eq!(bench.supervisor.due.held.len(), 1, "it waits for its jitter");
+    let waits = bench.supervisor.due.held.first().unwrap().starts_at - at("2026-05-04T12:00:00Z");
     assert!(waits > TimeDelta::minutes(1), "{waits}");
     bench.goes("2026-05-04T09:30:00Z").await;
     assert!(bench.is_sound().await, "the slot still has time");
     let config = Config::clone(&bench.supervisor.config.borrow());
     bench.reloads(config).await;
-    assert_eq!(bench.supervisor.held.len(), 1);
+    assert_eq!(bench.supervisor.due.held.len(), 1);
     // It keeps its delay, and does not wait for the old time.
     bench.goes("2026-05-04T10:00:00Z").await;
     assert_eq!(bench.slots().await[0], (0, "04 12:00".to_owned(), "ran".to_owned()));
@@ -1044,7 +1054,7 @@ jobs:
     let config = Config::clone(&first.supervisor.config.borrow());
     first.reloads(config).await;
     let order = |bench: &mut Bench| {
-        let started = std::iter::from_fn(|| bench.supervisor.queue.start());
+        let started = std::iter::from_fn(|| bench.supervisor.book.start_oldest());
         started.map(|run| run.job.to_string()).collect::<Vec<String>>()
     };
     assert_eq!(order(&mut first), ["z", "a", "hand"]);
@@ -1060,11 +1070,11 @@ fn a_retry_or_backfill_does_not_wait_for_scheduled_runs_under_allow_all() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let bench = runtime.block_on(bench(jobs, "2026-05-04T09:30:00Z", temp()));
     let waits = |job: &str, trigger| {
-        slots::waits_for(&bench.supervisor.config.borrow().jobs[job], trigger, true)
+        rules::waits_for(&bench.supervisor.config.borrow().jobs[job], trigger, true)
     };
     for trigger in [Trigger::Retry, Trigger::Backfill] {
-        assert_eq!(waits("j", trigger), queue::WaitsFor::CaughtUp);
-        assert_eq!(waits("k", trigger), queue::WaitsFor::AllRuns);
+        assert_eq!(waits("j", trigger), WaitsFor::CaughtUp);
+        assert_eq!(waits("k", trigger), WaitsFor::AllRuns);
     }
 }
 
@@ -1076,7 +1086,7 @@ async fn audit_accepts_slots_that_were_decided_out_of_order() {
         let day = format!("2026-05-{day:02}");
         let mut bench = bench(jobs, &format!("{day}T02:00:00Z"), temp()).await;
         bench.goes(&format!("{day}T02:20:00Z")).await;
-        let moments: Vec<_> = bench.supervisor.held.iter().map(|held| held.due_at).collect();
+        let moments: Vec<_> = bench.supervisor.due.held.iter().map(|held| held.due_at).collect();
         let is_mixed = moments.windows(2).any(|pair| pair[0] > pair[1]);
         for minute in 21..60 {
             bench.goes(&format!("{day}T02:{minute}:00Z")).await;
@@ -1100,8 +1110,10 @@ async fn a_run_that_fails_during_a_recovery_is_not_forgotten_and_keeps_its_job_b
     let state = supervisor.parts.host.state.clone();
     let [tried, added] = [1, 2].map(|number| RunId::from_ulid(ulid::Ulid::from_parts(number, 1)));
     let locks = [&tried, &added].map(|run_id| state.lock_run(run_id, "j").unwrap());
+    let job = || Some(name("j"));
     for run_id in [&tried, &added, &added] {
-        supervisor.add_unrecovered(run_id.clone(), &"the disk is full");
+        let (run_id, why) = (run_id.clone(), "the disk is full".to_owned());
+        supervisor.act(Input::Open { run_id, job: job(), why }).await;
     }
     let ended = |run_id: &RunId| {
         let (run_id, began, had_ended) = (run_id.clone(), true, true);
@@ -1109,15 +1121,12 @@ async fn a_run_that_fails_during_a_recovery_is_not_forgotten_and_keeps_its_job_b
         Ok(Recovery { ended, ..Recovery::default() })
     };
     supervisor.on_recovered(ended(&tried)).await;
-    assert_eq!(supervisor.unrecovered.runs.keys().collect::<Vec<_>>(), [&added]);
-    assert!(supervisor.queue.is_busy("j"));
-    assert_eq!(supervisor.unrecovered.replaced_in("j"), std::slice::from_ref(&added));
-    supervisor.unrecovered.keep(&added, false, None);
-    assert!(supervisor.unrecovered.replaced_in("j").is_empty(), "a backfill runs beside others");
+    assert_eq!(supervisor.book.iter().map(|(run_id, _)| run_id).collect::<Vec<_>>(), [&added]);
+    assert!(supervisor.book.is_busy("j"));
+    supervisor.act(Input::Replace { job: name("j"), at_once: false }).await;
+    assert!(supervisor.book.get(&added).unwrap().stop.is_some(), "a newer run replaces it");
     supervisor.on_recovered(ended(&added)).await;
-    assert!(supervisor.unrecovered.runs.is_empty() && !supervisor.queue.is_busy("j"));
-    supervisor.add_unsettled(added.clone(), &"the index is damaged");
-    assert!(!supervisor.queue.is_busy("j"), "the run has its last line");
+    assert!(supervisor.book.iter().next().is_none() && !supervisor.book.is_busy("j"));
     drop(locks);
 }
 
@@ -1127,19 +1136,17 @@ async fn a_decision_that_cannot_be_written_to_the_ledger_is_written_later() {
     let temp = temp();
     let mut bench = bench(HOURLY, "2026-05-04T00:30:00Z", temp.clone()).await;
     bench.claims("2026-05-04T01:00:00Z").await;
-    let now = at("2026-05-04T01:00:00Z");
-    let run_id = bench.supervisor.queue.start().unwrap().run_id;
+    let run_id = bench.supervisor.book.start_oldest().unwrap().run_id;
     let other = rusqlite::Connection::open(temp.path().join("state/ledger.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let (outcome, stop_reason) = (Outcome::Failed, StopReason::MaxIterations);
-    let id = run_id.clone();
-    bench.supervisor.record_end(name("hourly"), id, outcome, stop_reason, now).await;
-    assert!(bench.supervisor.is_unwritten(&run_id) && bench.supervisor.disk_fault.is_some());
+    bench.ends(run_id.clone(), "hourly", Outcome::Failed, StopReason::MaxIterations).await;
+    let outbox = &bench.supervisor.outbox;
+    assert!(outbox.has_end_of(&run_id) && outbox.fault().is_some());
     let manual = RunId::from_ulid(ulid::Ulid::from_parts(1, 1));
-    bench.supervisor.give_up(vec![manual.clone()], "a person had cancelled it").await;
-    assert_eq!(bench.supervisor.unwritten.len(), 2);
+    let given_up = GivenUp::interrupted("a person had cancelled it".to_owned());
+    bench.supervisor.keep(Change::GiveUp(manual.clone(), given_up)).await;
     other.execute_batch("ROLLBACK").unwrap();
-    assert!(bench.supervisor.write_again().await && bench.supervisor.unwritten.is_empty());
+    assert!(bench.supervisor.write_again().await && bench.supervisor.outbox.is_empty());
     assert_eq!(bench.slots().await, expected(&[(0, "04 01:00", "ran")]));
     let ledger = &bench.supervisor.parts.ledger;
     let given_up = ledger.read(move |reader| reader.given_up(manual.as_str())).await.unwrap();
@@ -1155,18 +1162,17 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
     let temp = temp();
     let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp.clone()).await;
     bench.claims("2026-05-04T01:00:00Z").await;
-    let run = bench.supervisor.queue.start().unwrap();
+    let run = bench.supervisor.book.start_oldest().unwrap();
     let other = rusqlite::Connection::open(temp.path().join("state/ledger.db")).unwrap();
     other.execute_batch("BEGIN IMMEDIATE").unwrap();
-    let stop_reason = StopReason::MaxIterations;
-    let failed = retries::FailedRun { origin: run.origin, stop_reason };
-    let now = at("2026-05-04T01:00:00Z");
-    assert!(bench.supervisor.retry(&name("j"), &run.run_id, failed, now).await);
-    let next = bench.supervisor.retries.keys().next().unwrap().1.clone();
+    bench.fails(&run, at("2026-05-04T01:00:00Z")).await;
+    let next = bench.attempts().remove(0).1;
     let cancelled = bench.supervisor.cancel(&next, None).await;
     assert!(matches!(cancelled, Err(CommandError::NotCancelled(_))), "{cancelled:?}");
     other.execute_batch("ROLLBACK").unwrap();
-    assert!(bench.supervisor.is_unwritten(&run.run_id) && bench.supervisor.write_again().await);
+    assert!(
+        bench.supervisor.outbox.has_end_of(&run.run_id) && bench.supervisor.write_again().await
+    );
     let slots = bench.supervisor.parts.ledger.read(|reader| reader.open_slots()).await.unwrap();
     assert_eq!(slots[0].run_id, next);
 }
@@ -1180,12 +1186,10 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
         let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp()).await;
         bench.claims("2026-05-04T01:00:00Z").await;
         let supervisor = &mut bench.supervisor;
-        let Waiting { run_id, job, origin, is_caught_up, .. } = supervisor.queue.start().unwrap();
-        let stop = is_cancelled.then(|| StopReason::Cancelled.into());
-        let (stop, _) = watch::channel(stop);
-        let model = String::new();
-        let active = Active { job, model, is_caught_up, is_resumed: false, origin, stop };
-        supervisor.active.insert(run_id.clone(), active);
+        let run_id = supervisor.book.start_oldest().unwrap().run_id;
+        if is_cancelled {
+            supervisor.cancel(&run_id, None).await.unwrap();
+        }
         let end = crate::domain::SessionEnd {
             outcome: crate::domain::Outcome::Failed,
             stop_reason: StopReason::MaxIterations,
@@ -1198,8 +1202,8 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
             has_started_change: false,
             row: None,
         };
-        supervisor.on_ended(Ok((run_id, Ok(ended)))).await;
-        assert_eq!(supervisor.retries.len(), attempts);
+        supervisor.on_ended(Ok(tasks::TaskEnd { run_id, result: Ok(ended) })).await;
+        assert_eq!(bench.attempts().len(), attempts);
     }
 }
 
@@ -1239,12 +1243,9 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, 
 ";
     let mut bench = bench(JOBS, "2026-05-04T00:30:00Z", temp()).await;
     bench.claims("2026-05-04T01:00:00Z").await;
-    let run = bench.supervisor.queue.start().unwrap();
+    let run = bench.supervisor.book.start_oldest().unwrap();
     *bench.clock.0.lock().unwrap() = at("2038-05-04T01:00:05Z");
-    let stop_reason = StopReason::MaxIterations;
-    let failed = retries::FailedRun { origin: run.origin, stop_reason };
-    let ended_at = bench.clock.now();
-    assert!(bench.supervisor.retry(&name("j"), &run.run_id, failed, ended_at).await);
-    let begins_at = bench.supervisor.retries.keys().next().unwrap().0;
+    bench.fails(&run, bench.clock.now()).await;
+    let begins_at = bench.attempts().remove(0).0;
     assert_eq!(begins_at, at("2026-05-04T01:10:00Z"));
 }

@@ -9,7 +9,8 @@ use serde_json::{Value, json};
 
 use super::super::evidence::KnownFacts;
 use super::*;
-use crate::config::{Config, Environment, FileSet, SecretsMode, Trust, load};
+use crate::config::Config;
+use crate::daemon::testing::config;
 use crate::domain::{Epoch, JobName, Person, SlotKey};
 use crate::store::{OpenSlot, ReadLine, StateWord};
 
@@ -181,23 +182,6 @@ impl Row {
             && is(&self.process, case.process)
             && is(&self.down, case.down)
     }
-}
-
-fn config(jobs: &str) -> Arc<Config> {
-    let temp = tempfile::tempdir().unwrap();
-    let files = [
-        ("config.yaml", "timezone: UTC\nmodels: {m: {provider: scripted, script: s.yaml}}\n"),
-        ("s.yaml", "steps: [{say: done}]\n"),
-        ("tools.yaml", "version: 1\ntools: []\n"),
-        ("jobs.yaml", jobs),
-    ];
-    for (name, text) in files {
-        std::fs::write(temp.path().join(name), text).unwrap();
-    }
-    let set = FileSet::of_directory(temp.path()).unwrap();
-    let loaded =
-        load(&set, &Environment::default(), Trust::Given, SecretsMode::Resolve, 0, at(0).unwrap());
-    Arc::new(loaded.config.unwrap())
 }
 
 /// The configurations of all cases.

@@ -3,8 +3,11 @@
 use chrono_tz::Tz;
 use proptest::prelude::*;
 
+use std::collections::BTreeMap;
+
 use super::oracle::due_times;
 use super::*;
+use crate::daemon::ticker::Ticker;
 use crate::schedule::{Expression, Schedule};
 
 /// Zones with changes of the clock by an hour and by half an hour, at midnight, around Ramadan, and

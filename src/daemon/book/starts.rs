@@ -1,19 +1,15 @@
-//! The places of the active runs: which queued run may begin beside them, and which models give no
-//! answer.
+//! Which queued run may begin beside the active ones.
 //!
 //! A run that waits for its model takes a place only from the runs of the same model (PROV-8). When the
 //! model answers, its place counts again. More runs than `max_concurrent_runs` may then work for a
 //! while, and no run begins until fewer do.
 
-use std::collections::{BTreeMap, HashMap};
-use std::time::Duration;
+use std::collections::{BTreeSet, HashMap};
 
-use chrono::TimeDelta;
-
-use super::Supervisor;
-use super::queue::Waiting;
-use crate::config::{Config, Provider};
-use crate::daemon::views::StatusWait;
+use super::effect::{Change, Effect, Input};
+use super::{Book, Entry, Kind, Moment, Phase};
+use crate::config::{Config, Job};
+use crate::domain::RunId;
 
 /// The most active runs, as a multiple of `max_concurrent_runs`, even if many models are silent.
 const MOST_ACTIVE: usize = 8;
@@ -26,7 +22,7 @@ enum Activity {
 
 /// The places that the active runs take.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(in crate::daemon) struct Places {
     /// `max_concurrent_runs`.
     most: usize,
     active: usize,
@@ -66,7 +62,7 @@ impl Places {
     }
 
     /// Returns why no run of a model may begin; `None` if one may.
-    pub(super) fn why_none_for(&self, model: &str) -> Option<String> {
+    pub(in crate::daemon) fn why_none_for(&self, model: &str) -> Option<String> {
         let (most, of_model) = (self.most, self.of_model(model));
         let why = match () {
             () if self.has_one_for(model) => return None,
@@ -84,83 +80,71 @@ impl Places {
     }
 }
 
-/// Returns the name of the model of a queued run; empty if it has none.
-pub(super) fn model_of<'a>(config: &'a Config, waiting: &'a Waiting) -> &'a str {
-    let (config, job) = match &waiting.resumed {
-        Some(run) => (&*run.spec.config, Some(&run.spec.job)),
-        None => (config, config.jobs.get(&waiting.job)),
-    };
+/// Returns the name of the model of a job; empty if it has none.
+pub(in crate::daemon) fn model_of<'a>(config: &'a Config, job: Option<&'a Job>) -> &'a str {
     job.and_then(|job| config.model_of(job)).map_or("", |model| model.name.as_str())
 }
 
-impl Supervisor {
-    /// Returns the places that the active runs take.
-    pub(super) fn places(&self) -> Places {
-        let waits = self.parts.host.waits.all();
-        let mut places = Places::new(self.config.borrow().settings.max_concurrent_runs);
-        for (run_id, active) in &self.active {
-            let activity = if waits.contains_key(run_id.as_str()) {
-                Activity::WaitsForModel
-            } else {
-                Activity::Works
-            };
-            places.take(&active.model, activity);
+/// Returns the name of the model of a queued run; empty if it has none.
+pub(super) fn model_of_run<'a>(config: &'a Config, run: &'a Entry) -> &'a str {
+    match &run.phase {
+        Phase::Queued { resumed: Some(run), .. } => model_of(&run.spec.config, Some(&run.spec.job)),
+        Phase::Delayed { .. }
+        | Phase::Queued { resumed: None, .. }
+        | Phase::Active { .. }
+        | Phase::Open { .. }
+        | Phase::Settling(_) => {
+            let job = run.job.as_ref().and_then(|job| config.jobs.get(job));
+            model_of(config, job.map(AsRef::as_ref))
+        }
+    }
+}
+
+impl Book {
+    /// Returns the places that the active runs take. Those in `waiting` wait for their models.
+    pub(in crate::daemon) fn places(&self, waiting: &BTreeSet<String>, config: &Config) -> Places {
+        let mut places = Places::new(config.settings.max_concurrent_runs);
+        for (run_id, run) in self.of_kind(Kind::Active) {
+            if let Phase::Active { model, .. } = &run.phase {
+                let is_waiting = waiting.contains(run_id.as_str());
+                let activity = if is_waiting { Activity::WaitsForModel } else { Activity::Works };
+                places.take(model, activity);
+            }
         }
         places
     }
 
-    /// Starts the queued runs for which there are places, oldest first. After a fault of the disk, does
-    /// nothing until the disk can be written again (STATE-4).
-    pub(super) async fn fill(&mut self) {
-        while self.stopping.is_none() && self.disk_fault.is_none() {
-            let (places, config) = (self.places(), self.config.borrow().clone());
-            if places.are_taken() {
-                return;
-            }
-            let has_place = |waiting: &Waiting| places.has_one_for(model_of(&config, waiting));
-            let Some(waiting) = self.queue.start_where(has_place) else { return };
-            match waiting.resumed {
-                Some(_) => self.start_again(waiting, None).await,
-                None => self.start(waiting).await,
-            }
+    /// Records that the oldest queued run begins that may start and has a place.
+    pub(super) fn start_next(
+        &mut self,
+        waiting: &BTreeSet<String>,
+        moment: &Moment<'_>,
+    ) -> Option<Effect> {
+        let (config, places) = (moment.config, self.places(waiting, moment.config));
+        if places.are_taken() {
+            return None;
         }
+        let Self { queue, runs, .. } = self;
+        let model = |run_id: &RunId| runs.get(run_id).map_or("", |run| model_of_run(config, run));
+        let run_id = queue.next(|run_id| places.has_one_for(model(run_id)))?;
+        let model = model(&run_id).to_owned();
+        Some(Effect::Try(
+            Change::Running(run_id.clone()),
+            Box::new(Input::Recorded { run_id, model }),
+        ))
     }
 
-    /// Returns the models that give no answer now, with the runs that wait for each.
-    pub(super) fn model_waits(&self) -> Vec<StatusWait> {
-        let now = self.parts.host.clock.now();
-        let mut waits: BTreeMap<String, StatusWait> = BTreeMap::new();
-        for (run_id, wait) in self.parts.host.waits.all() {
-            if !wait.is_silent() {
-                continue;
-            }
-            let model = wait.model.clone();
-            let since =
-                TimeDelta::from_std(wait.since.elapsed()).map_or(now, |lasted| now - lasted);
-            let row = waits.entry(model.clone());
-            let row = row.or_insert_with(|| StatusWait { model, runs: Vec::new(), since });
-            row.since = row.since.min(since);
-            row.runs.push(run_id);
-        }
-        waits.into_values().collect()
-    }
-
-    /// Describes the models that have given no answer for half of the time that they may take.
-    pub(super) fn silent_models(&self) -> Vec<String> {
-        let (now, config) = (self.parts.host.clock.now(), self.config.borrow().clone());
-        let is_late = |wait: &StatusWait| {
-            let has_lasted =
-                |limit: Duration| (now - wait.since).to_std().is_ok_and(|lasted| lasted >= limit);
-            match config.models.get(&wait.model).map(|model| &model.provider) {
-                Some(Provider::Remote(remote)) => has_lasted(remote.first_byte() / 2),
-                Some(Provider::Scripted(_)) | None => false,
-            }
-        };
-        let tell = |StatusWait { model, runs, since }: StatusWait| {
-            let (since, runs) = (since.format("%Y-%m-%d %H:%M:%S UTC"), runs.len());
-            format!("`{model}` has given no answer since {since}: {runs} run(s) wait for it")
-        };
-        self.model_waits().into_iter().filter(is_late).map(tell).collect()
+    /// Makes a queued run active.
+    pub(super) fn start(&mut self, run_id: RunId, model: String) -> Option<Effect> {
+        let run = self.runs.get(&run_id)?;
+        let Phase::Queued { resumed, .. } = &run.phase else { return None };
+        let (is_resumed, stop) = (resumed.is_some(), run.stop.clone());
+        let old = self.set_phase(&run_id, Phase::Active { model, is_resumed })?;
+        let Phase::Queued { resumed, .. } = old else { return None };
+        Some(match resumed {
+            Some(run) => Effect::Continue { run, stop },
+            None => Effect::Begin(run_id),
+        })
     }
 }
 

@@ -1,0 +1,161 @@
+//! Which queued run may start: an index over the book by the order of arrival and by job.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+
+use crate::daemon::rules::WaitsFor;
+use crate::domain::{JobName, RunId};
+
+/// A queued run.
+#[derive(Debug)]
+pub(super) struct Ticket {
+    pub(super) run_id: RunId,
+    pub(super) job: JobName,
+    pub(super) waits_for: WaitsFor,
+    /// Whether the run is that of a slot and has not begun.
+    pub(super) is_slot: bool,
+}
+
+/// The runs of a job.
+#[derive(Default)]
+struct JobRuns {
+    /// Its runs in [`Queue::ready`].
+    ready: BTreeSet<u64>,
+    /// Whether one of these waits for other runs of the job.
+    has_serial: bool,
+    /// Its other queued runs, oldest first.
+    behind: VecDeque<(u64, Ticket)>,
+    /// The number of queued runs of slots that have not begun.
+    slots: usize,
+    active: usize,
+    /// The number of active runs that run because of `catchup: all`, or that may do so.
+    caught_up: usize,
+}
+
+impl JobRuns {
+    fn may_start(&self, waits_for: WaitsFor) -> bool {
+        match waits_for {
+            WaitsFor::Nothing => true,
+            WaitsFor::CaughtUp => self.caught_up == 0,
+            WaitsFor::AllRuns => self.active == 0,
+        }
+    }
+}
+
+/// The queue, oldest run first. Starting, adding and ending a run do not search the queue.
+#[derive(Default)]
+pub(super) struct Queue {
+    /// Runs that may start once there is room, by their number in the order of arrival. Of the runs
+    /// of a job that wait for other runs, at most one is here.
+    ready: BTreeMap<u64, Ticket>,
+    jobs: HashMap<JobName, JobRuns>,
+    arrived: u64,
+}
+
+impl Queue {
+    /// Returns the number of queued runs that wait only for room.
+    pub(super) fn ready(&self) -> usize {
+        self.ready.len()
+    }
+
+    /// Tells whether a run of a job is queued or active.
+    pub(super) fn is_busy(&self, job: &str) -> bool {
+        self.jobs.contains_key(job)
+    }
+
+    /// Returns how many slots of a job are queued.
+    pub(super) fn slots_of(&self, job: &str) -> usize {
+        self.jobs.get(job).map_or(0, |runs| runs.slots)
+    }
+
+    /// Adds a run, at its old place if it has a number; returns its number.
+    pub(super) fn push(&mut self, number: Option<u64>, ticket: Ticket) -> u64 {
+        let number = number.unwrap_or(self.arrived);
+        self.arrived = self.arrived.max(number + 1);
+        let job = ticket.job.clone();
+        let runs = self.jobs.entry(job.clone()).or_default();
+        runs.slots += usize::from(ticket.is_slot);
+        match ticket.waits_for {
+            WaitsFor::Nothing => {
+                runs.ready.insert(number);
+                self.ready.insert(number, ticket);
+            }
+            WaitsFor::CaughtUp | WaitsFor::AllRuns => {
+                let at = runs.behind.partition_point(|(of, _)| *of < number);
+                runs.behind.insert(at, (number, ticket));
+                self.advance(&job);
+            }
+        }
+        number
+    }
+
+    /// Returns the oldest run that may start and has a place; it stays in the queue. Passes over the
+    /// ready runs without a place, which are few unless a model gives no answer.
+    pub(super) fn next(&mut self, has_place: impl Fn(&RunId) -> bool) -> Option<RunId> {
+        loop {
+            let (number, ticket) =
+                self.ready.iter().find(|(_, ticket)| has_place(&ticket.run_id))?;
+            let number = *number;
+            let runs = self.jobs.get_mut(&ticket.job)?;
+            if runs.may_start(ticket.waits_for) {
+                return Some(ticket.run_id.clone());
+            }
+            // Another run of the job has started in the meantime.
+            runs.ready.remove(&number);
+            runs.has_serial = false;
+            let ticket = self.ready.remove(&number)?;
+            runs.behind.push_front((number, ticket));
+        }
+    }
+
+    /// Removes a queued run.
+    pub(super) fn remove(&mut self, job: &JobName, number: u64) {
+        let Some(runs) = self.jobs.get_mut(job) else { return };
+        let ticket = if runs.ready.remove(&number) {
+            let ticket = self.ready.remove(&number);
+            let is_serial =
+                ticket.as_ref().is_some_and(|ticket| ticket.waits_for != WaitsFor::Nothing);
+            runs.has_serial &= !is_serial;
+            ticket
+        } else {
+            let at = runs.behind.binary_search_by_key(&number, |(of, _)| *of);
+            at.ok().and_then(|at| runs.behind.remove(at)).map(|(_, ticket)| ticket)
+        };
+        runs.slots -= usize::from(ticket.is_some_and(|ticket| ticket.is_slot));
+        self.advance(job);
+    }
+
+    /// Counts a run of a job as active until [`Self::release`].
+    pub(super) fn hold(&mut self, job: &JobName, is_caught_up: bool) {
+        let runs = self.jobs.entry(job.clone()).or_default();
+        runs.active += 1;
+        runs.caught_up += usize::from(is_caught_up);
+    }
+
+    /// Ends what [`Self::hold`] began.
+    pub(super) fn release(&mut self, job: &JobName, is_caught_up: bool) {
+        if let Some(runs) = self.jobs.get_mut(job) {
+            runs.active -= 1;
+            runs.caught_up -= usize::from(is_caught_up);
+        }
+        self.advance(job);
+    }
+
+    /// If the job's oldest run that waits for others may start, makes it ready. Forgets a job without
+    /// runs.
+    fn advance(&mut self, job: &JobName) {
+        let Some(runs) = self.jobs.get_mut(job) else { return };
+        let first = runs.behind.front();
+        let is_next = first.is_some_and(|(_, ticket)| runs.may_start(ticket.waits_for));
+        if is_next
+            && !runs.has_serial
+            && let Some((number, ticket)) = runs.behind.pop_front()
+        {
+            runs.ready.insert(number);
+            runs.has_serial = true;
+            self.ready.insert(number, ticket);
+        }
+        if runs.active == 0 && runs.ready.is_empty() && runs.behind.is_empty() {
+            self.jobs.remove(job);
+        }
+    }
+}

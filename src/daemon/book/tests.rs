@@ -1,0 +1,154 @@
+mod disk;
+mod kills;
+
+use std::sync::{Arc, LazyLock};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::daemon::testing::config;
+use crate::domain::{Epoch, RunRequest, SlotTime};
+
+/// What tests of the supervisor ask the book.
+impl Book {
+    /// Returns the queued runs that have not begun, oldest first.
+    pub(in crate::daemon) fn waiting(&self) -> Vec<Waiting> {
+        let waiting = self.of_kind(Kind::Queued).filter_map(|(run_id, run)| {
+            let Phase::Queued { waits_for, .. } = run.phase else { return None };
+            let (run_id, is_caught_up) = (run_id.clone(), run.is_caught_up);
+            let (job, origin) = (run.job.clone()?, run.origin.clone()?);
+            Some(Waiting { run_id, job, origin, waits_for, is_caught_up })
+        });
+        waiting.collect()
+    }
+
+    /// Makes the oldest queued run active that may start.
+    pub(in crate::daemon) fn start_oldest(&mut self) -> Option<Waiting> {
+        let run_id = self.queue.next(|_| true)?;
+        let run = self.waiting().into_iter().find(|run| run.run_id == run_id);
+        self.start(run_id, String::new());
+        run
+    }
+
+    /// Ends the oldest active run of a job and of this kind.
+    pub(in crate::daemon) fn end_oldest(&mut self, job: &str, is_caught_up: bool) {
+        let is_it =
+            |run: &Entry| run.is_caught_up == is_caught_up && run.phase.kind() == Kind::Active;
+        let run_id = self.of_job(job).find(|(_, run)| is_it(run)).unwrap().0.clone();
+        self.remove(&run_id);
+    }
+
+    /// Makes a run of another job active.
+    pub(in crate::daemon) fn add_active(&mut self, run_id: RunId, job: &str) {
+        let (model, is_resumed) = (String::new(), false);
+        let origin = Origin::manual(RunRequest::default(), None);
+        let (job, waits_for) = (JobName::parse(job).unwrap(), WaitsFor::Nothing);
+        let run = Waiting { run_id: run_id.clone(), job, origin, waits_for, is_caught_up: false };
+        self.insert(run_id, Entry::new(run, Phase::Active { model, is_resumed }));
+    }
+
+    /// Forgets a run.
+    pub(in crate::daemon) fn forget(&mut self, run_id: &RunId) {
+        self.remove(run_id);
+    }
+}
+
+fn run_id(number: u64) -> RunId {
+    RunId::from_ulid(ulid::Ulid::from_parts(number, 0))
+}
+
+fn run(number: u64, job: &str, waits_for: WaitsFor) -> Waiting {
+    let time = SlotTime { epoch: Epoch::FIRST, due_at: DateTime::default() };
+    let slot = (waits_for != WaitsFor::Nothing).then_some(time);
+    let origin = Origin { slot, ..Origin::manual(RunRequest::default(), None) };
+    let (run_id, job) = (run_id(number), JobName::parse(job).unwrap());
+    Waiting { run_id, job, origin, waits_for, is_caught_up: waits_for == WaitsFor::CaughtUp }
+}
+
+/// A queue whose every operation searches the whole of it.
+#[derive(Default)]
+struct Model {
+    waiting: Vec<(String, &'static str, WaitsFor)>,
+    active: Vec<(&'static str, WaitsFor)>,
+}
+
+impl Model {
+    fn start(&mut self) -> Option<String> {
+        let may_start = |at: usize, (_, job, waits_for): &(String, &str, WaitsFor)| {
+            let mut earlier = self.waiting[..at].iter();
+            let waits_behind =
+                |of: &(String, &str, WaitsFor)| of.1 == *job && of.2 != WaitsFor::Nothing;
+            match waits_for {
+                WaitsFor::Nothing => true,
+                _ if earlier.any(waits_behind) => false,
+                WaitsFor::CaughtUp => !self.active.contains(&(*job, WaitsFor::CaughtUp)),
+                WaitsFor::AllRuns => !self.active.iter().any(|of| of.0 == *job),
+            }
+        };
+        let mut waiting = self.waiting.iter().enumerate();
+        let (at, _) = waiting.find(|(at, run)| may_start(*at, run))?;
+        let (run_id, job, waits_for) = self.waiting.remove(at);
+        self.active.push((job, waits_for));
+        Some(run_id)
+    }
+}
+
+static CONFIG: LazyLock<Arc<Config>> =
+    LazyLock::new(|| config("version: 1\njobs: [{name: a, prompt: x}]\n"));
+
+const KINDS: [WaitsFor; 3] = [WaitsFor::Nothing, WaitsFor::CaughtUp, WaitsFor::AllRuns];
+
+proptest! {
+    #[test]
+    fn the_oldest_run_that_may_start_starts(
+        steps in prop::collection::vec((0u8..6, 0usize..3, 0usize..3, any::<prop::sample::Index>()), 0..60),
+    ) {
+        const JOBS: [&str; 3] = ["a", "b", "c"];
+        let config = CONFIG.clone();
+        let (mut book, mut model) = (Book::default(), Model::default());
+        for (number, (step, job, kind, at)) in steps.into_iter().enumerate() {
+            match step {
+                0 | 1 => {
+                    let waiting = run(number as u64, JOBS[job], KINDS[kind]);
+                    model.waiting.push((waiting.run_id.to_string(), JOBS[job], KINDS[kind]));
+                    book.queue(waiting);
+                }
+                2 => {
+                    let started = book.start_oldest().map(|waiting| waiting.run_id.to_string());
+                    prop_assert_eq!(started, model.start());
+                }
+                3 if !model.active.is_empty() => {
+                    let (job, kind) = model.active.remove(at.index(model.active.len()));
+                    let is_it = |run: &Entry| match run.phase.kind() {
+                        Kind::Active => run.is_caught_up == (kind == WaitsFor::CaughtUp),
+                        Kind::Open => kind == WaitsFor::CaughtUp,
+                        _ => false,
+                    };
+                    let ended = book.of_job(job).find(|(_, run)| is_it(run)).unwrap().0.clone();
+                    book.remove(&ended);
+                }
+                4 if !model.waiting.is_empty() => {
+                    let (id, ..) = model.waiting.remove(at.index(model.waiting.len()));
+                    prop_assert!(book.remove(&RunId::parse(&id).unwrap()).is_some());
+                }
+                5 => {
+                    model.active.push((JOBS[job], WaitsFor::CaughtUp));
+                    let job = JobName::parse(JOBS[job]).unwrap();
+                    let now = DateTime::default();
+                    let at = Instant::now();
+                    let moment = Moment { config: &config, now, believed: now, at, is_stopping: false };
+                    book.leave_open(&run_id(number as u64), Some(job), "full".into(), &moment);
+                }
+                _ => {}
+            }
+            prop_assert_eq!(book.count(Kind::Queued), model.waiting.len());
+            for job in JOBS {
+                let mut waiting = model.waiting.iter().filter(|run| run.1 == job);
+                let is_busy = waiting.clone().count() > 0 || model.active.iter().any(|run| run.0 == job);
+                let slots = waiting.by_ref().filter(|run| run.2 != WaitsFor::Nothing).count();
+                prop_assert_eq!((book.is_busy(job), book.slots_of(job)), (is_busy, slots));
+            }
+            prop_assert_eq!(book.waiting().len(), book.count(Kind::Queued));
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Carries out what follows from the steps of the book, in order.
+
+use std::collections::VecDeque;
+
+use tokio::task::JoinError;
+
+use super::tasks::TaskEnd;
+use super::{Effect, Input, Supervisor};
+use crate::daemon::book::{Change, SlotEnd};
+use crate::daemon::recovery::{Recovery, Resumable, end_panicked, recorded_end};
+use crate::domain::{RunId, Stop};
+use crate::run::{RunSpec, execute, resume};
+use crate::text::redact::Redactor;
+
+impl Supervisor {
+    /// Carries out effects, and what follows from them.
+    ///
+    /// *Errors*: a change that was to be written at once could not be; the others are carried out.
+    pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
+        let mut left = VecDeque::from(effects);
+        let mut carried_out = Ok(());
+        while let Some(effect) = left.pop_front() {
+            let next = match effect {
+                Effect::Try(change, input) => {
+                    let now = self.parts.host.clock.now();
+                    let written = self.outbox.try_write(&change, now).await;
+                    self.take_pauses();
+                    match written {
+                        Ok(()) => Some(*input),
+                        Err(error) => {
+                            carried_out = Err(error);
+                            None
+                        }
+                    }
+                }
+                effect => self.carry_out_one(effect).await,
+            };
+            let following = next.map(|input| self.step(input)).unwrap_or_default();
+            following.into_iter().rev().for_each(|effect| left.push_front(effect));
+        }
+        carried_out
+    }
+
+    /// Carries out an effect; returns what happened, if the book is to know.
+    async fn carry_out_one(&mut self, effect: Effect) -> Option<Input> {
+        match effect {
+            Effect::Keep(change) | Effect::Try(change, _) => self.keep(change).await,
+            Effect::DiskFailed(what) => self.outbox.failed(&what),
+            Effect::Begin(run_id) => return Some(self.begin(run_id)),
+            Effect::Continue { run, stop } => self.resume(*run, stop),
+            Effect::Stop(run_id, stop) => self.tasks.stop(&run_id, stop),
+            Effect::ClearAway { run_id, error } => {
+                let is_gone = self.clear_away(&run_id).await;
+                return Some(Input::ClearedAway { run_id, error, is_gone });
+            }
+            Effect::EndPanicked(run_id) => {
+                let had_begun = end_panicked(&self.parts.host, &run_id, &self.redactor()).await;
+                return Some(Input::PanicSettled { run_id, had_begun });
+            }
+            // The recovery decides by the rows of the ledger.
+            Effect::Recover(_) if !self.outbox.is_empty() => {}
+            Effect::Recover(runs) => {
+                self.tasks.recover(self.parts.host.clone(), self.redactor(), runs);
+            }
+            Effect::FindSlot(run_id) if self.outbox.has_end_of(&run_id) => {}
+            Effect::FindSlot(run_id) => return Some(self.slot_of_ended(run_id).await),
+        }
+        None
+    }
+
+    /// Writes a change, or keeps it until the disk can be written.
+    pub(super) async fn keep(&mut self, change: Change) {
+        let now = self.parts.host.clock.now();
+        self.outbox.keep(change, now).await;
+        self.take_pauses();
+    }
+
+    /// Starts the task of a run that begins.
+    fn begin(&mut self, run_id: RunId) -> Input {
+        let config = self.config.borrow().clone();
+        let run = self.book.get(&run_id).and_then(|run| run.job.clone().zip(run.origin.clone()));
+        let spec = match run {
+            Some((job, origin)) => match config.jobs.get(&job) {
+                None => Err("the job was removed from the configuration".to_owned()),
+                Some(job) => RunSpec::new(run_id.clone(), config.clone(), job.clone(), origin)
+                    .map(|spec| RunSpec { is_queued: true, ..spec })
+                    .map_err(|error| error.to_string()),
+            },
+            None => Err("it is not in the queue".to_owned()),
+        };
+        let spec = match spec {
+            Ok(spec) => spec,
+            Err(reason) => {
+                tracing::error!(%run_id, reason, "failed to start a run");
+                return Input::NotBegun { run_id, reason };
+            }
+        };
+        let trigger = spec.origin.trigger.as_str();
+        tracing::info!(job = spec.job.name.as_str(), %run_id, trigger, "run started");
+        let (origin, host) = (spec.repeatable_origin(), self.parts.host.clone());
+        self.tasks.begin(run_id.clone(), None, |stopped| execute(spec, host, stopped));
+        Input::Begun { run_id, origin }
+    }
+
+    /// Starts the task of a run that continues. `stop` ends it at once.
+    fn resume(&mut self, run: Resumable, stop: Option<Stop>) {
+        let Resumable { spec, resumption } = run;
+        let (run_id, count) = (spec.run_id.clone(), resumption.history.resumptions + 1);
+        tracing::info!(job = spec.job.name.as_str(), %run_id, count, "run continued");
+        let host = self.parts.host.clone();
+        self.tasks.begin(run_id, stop, |stopped| resume(spec, host, stopped, resumption));
+    }
+
+    /// Handles the end of the task of a run, and starts queued runs.
+    pub(super) async fn on_ended(&mut self, joined: Result<TaskEnd, JoinError>) {
+        let TaskEnd { run_id, result } = match joined {
+            Ok(ended) => ended,
+            Err(error) => {
+                // `catch_unwind` catches a panic of the run itself, so the code around it panicked.
+                tracing::error!(%error, "the task of a run panicked");
+                return;
+            }
+        };
+        self.tasks.forget(&run_id);
+        let has_begun = result.is_ok() || self.parts.host.state.has_begun(&run_id);
+        let (result, next) = (result.map(Box::new), new_run_id());
+        self.act(Input::Ended { run_id, result, has_begun, next }).await;
+        self.fill().await;
+    }
+
+    /// Handles the end of a recovery of open runs, and starts queued runs.
+    pub(super) async fn on_recovered(&mut self, recovery: Result<Recovery, JoinError>) {
+        match recovery {
+            Ok(recovery) => self.act(Input::Recovered(recovery)).await,
+            Err(error) => tracing::error!(%error, "the recovery of open runs panicked"),
+        }
+        self.fill().await;
+    }
+
+    /// Removes what a run left that did not begin; returns whether it is gone.
+    async fn clear_away(&self, run_id: &RunId) -> bool {
+        let (state, id) = (self.parts.host.state.clone(), run_id.clone());
+        let removed = tokio::task::spawn_blocking(move || state.remove_unbegun(&id)).await;
+        let removed = removed.unwrap_or_else(|error| Err(std::io::Error::other(error)));
+        removed
+            .inspect_err(|error| tracing::warn!(%run_id, %error, "failed to remove a run that did not begin"))
+            .is_ok()
+    }
+
+    /// Finds the slot that waits for a run that recovery has ended, and how the run ended.
+    async fn slot_of_ended(&self, run_id: RunId) -> Input {
+        let id = run_id.clone();
+        let slot = self.parts.ledger.read(move |reader| reader.open_slot_of(&id)).await;
+        let slot = slot.map_err(|error| error.to_string()).map(|slot| {
+            let end = recorded_end(&self.parts.host, &run_id);
+            slot.map(|slot| SlotEnd { job: slot.key.job, end })
+        });
+        Input::SlotOfEnded { run_id, slot }
+    }
+
+    fn redactor(&self) -> Redactor {
+        Redactor::new(&self.config.borrow().secrets)
+    }
+}
+
+pub(super) fn new_run_id() -> RunId {
+    RunId::from_ulid(ulid::Ulid::generate())
+}
