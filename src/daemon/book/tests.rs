@@ -1,5 +1,6 @@
 mod disk;
 mod kills;
+mod tables;
 
 use std::sync::{Arc, LazyLock};
 

@@ -367,7 +367,12 @@ impl World {
     }
 }
 
-fn ended(run_id: &RunId, outcome: Outcome, stop_reason: StopReason, exit: RunExit) -> Ended {
+pub(super) fn ended(
+    run_id: &RunId,
+    outcome: Outcome,
+    stop_reason: StopReason,
+    exit: RunExit,
+) -> Ended {
     let end = crate::domain::SessionEnd { outcome, stop_reason, ..Ended::interrupted_end("it") };
     let end = Redactor::default().clean(end, |_, _| {});
     Ended { run_id: run_id.clone(), end, exit, has_started_change: false, row: None }
