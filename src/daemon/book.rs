@@ -137,7 +137,8 @@ impl Entry {
 
     /// Returns a run that continues. It does not wait for other runs of its job.
     fn resumed(run: Resumable) -> Self {
-        let (job, origin) = (&run.spec.job, run.spec.origin.clone());
+        // Its next attempt plans if it plans.
+        let (job, origin) = (&run.spec.job, run.spec.repeatable_origin());
         let is_caught_up = runs_regardless(origin.trigger, job.catchup);
         let (job, origin) = (Some(job.name.clone()), Some(origin));
         let (waits_for, resumed) = (WaitsFor::Nothing, Some(Box::new(run)));

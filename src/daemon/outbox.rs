@@ -143,9 +143,9 @@ impl Outbox {
         // Log a fault once, even if many writes fail until it is over.
         match &self.fault {
             None => {
-                tracing::error!(what, "the disk cannot be written; no run begins until it can");
+                tracing::error!(%what, "the disk cannot be written; no run begins until it can");
             }
-            Some(_) => tracing::debug!(what, "the disk still cannot be written"),
+            Some(_) => tracing::debug!(%what, "the disk still cannot be written"),
         }
         self.fault = Some(format!("no run begins, because the disk cannot be written: {what}"));
         self.not_before = Some(Instant::now() + PAUSE);

@@ -229,12 +229,14 @@ impl Supervisor {
             None => Cause::MachineHeldUp,
         };
         if self.outbox.is_writable(&self.parts.host.state, now).await && self.write_again().await {
+            if self.tasks.recovery.is_empty() {
+                self.act(Input::Recover).await;
+            }
             if self.reloads.must_retry {
                 self.reload(None);
             }
             self.begin_due(cause, now).await;
-            let may_recover = self.tasks.recovery.is_empty();
-            self.act(Input::Tick { may_recover }).await;
+            self.act(Input::Tick).await;
             self.fill().await;
             self.prune_daily(now);
         }
@@ -257,13 +259,12 @@ impl Supervisor {
 
     /// Lets the book take an input.
     fn step(&mut self, input: Input) -> Vec<Effect> {
-        let now = self.parts.host.clock.now();
-        let is_plausible = now - self.due.last_seen <= doubt::PLAUSIBLE;
+        let (now, believed) = (self.parts.host.clock.now(), self.believed());
         let config = self.config.borrow();
         let moment = Moment {
             config: &config,
             now,
-            believed: if is_plausible { now } else { self.due.last_seen },
+            believed,
             at: Instant::now(),
             is_stopping: self.stopping.is_some(),
         };

@@ -28,8 +28,10 @@ pub(in crate::daemon) enum Input {
     Replace { job: JobName, at_once: bool },
     /// The ledger has the ends of these runs, which had not begun.
     EndedUnbegun(Vec<RunId>),
-    /// Time has passed. `may_recover` tells whether recovery is at rest.
-    Tick { may_recover: bool },
+    /// Time has passed: attempts may begin.
+    Tick,
+    /// Time has passed, and recovery is at rest: open runs may be tried again.
+    Recover,
     /// Runs may begin. These active runs wait for their models.
     Room { waiting: BTreeSet<String> },
     /// The ledger says that this run is active, with this model.

@@ -200,7 +200,11 @@ impl Book {
     ) -> Vec<Effect> {
         let job = self.runs.get(run_id).and_then(|run| run.job.clone());
         self.outcomes.extend(job.map(|job| (job, false)));
-        self.leave_open(run_id, None, error.to_string(), moment);
+        if has_begun {
+            self.leave_open(run_id, None, error.to_string(), moment);
+        } else {
+            self.leave_unbegun(run_id, error.to_string(), moment);
+        }
         let reason = format!("did not run to its end: {error}");
         let (state, stop_reason) = (SlotState::Missed, StopReason::RecordFailed);
         let end = end_waiting(run_id.clone(), state, stop_reason, reason);

@@ -49,7 +49,19 @@ impl Book {
         moment: &Moment<'_>,
     ) {
         let fault = self.fault(run_id, job, why, moment);
-        let is_given_up = match self.runs.get(run_id).map(|run| &run.phase) {
+        self.set_phase(run_id, Phase::Open { fault, is_given_up: self.is_given_up(run_id) });
+    }
+
+    /// Records that a run that had not begun is open, so that recovery clears away what it left. Its job
+    /// is not busy.
+    pub(super) fn leave_unbegun(&mut self, run_id: &RunId, why: String, moment: &Moment<'_>) {
+        let fault = self.fault(run_id, None, why, moment);
+        self.set_phase(run_id, Phase::Open { fault, is_given_up: true });
+    }
+
+    /// Tells whether a run is open and will not continue.
+    fn is_given_up(&self, run_id: &RunId) -> bool {
+        match self.runs.get(run_id).map(|run| &run.phase) {
             Some(Phase::Open { is_given_up, .. }) => *is_given_up,
             Some(
                 Phase::Delayed { .. }
@@ -58,8 +70,7 @@ impl Book {
                 | Phase::Settling(_),
             )
             | None => false,
-        };
-        self.set_phase(run_id, Phase::Open { fault, is_given_up });
+        }
     }
 
     /// Records that a run has its last line, but that the ledger or the index lacks its end. Its job is

@@ -20,8 +20,8 @@ pub(super) struct Ticket {
 struct JobRuns {
     /// Its runs in [`Queue::ready`].
     ready: BTreeSet<u64>,
-    /// Whether one of these waits for other runs of the job.
-    has_serial: bool,
+    /// The one of these that waits for other runs of the job.
+    serial: Option<u64>,
     /// Its other queued runs, oldest first.
     behind: VecDeque<(u64, Ticket)>,
     /// The number of queued runs of slots that have not begun.
@@ -32,6 +32,11 @@ struct JobRuns {
 }
 
 impl JobRuns {
+    fn put_behind(&mut self, number: u64, ticket: Ticket) {
+        let at = self.behind.partition_point(|(of, _)| *of < number);
+        self.behind.insert(at, (number, ticket));
+    }
+
     fn may_start(&self, waits_for: WaitsFor) -> bool {
         match waits_for {
             WaitsFor::Nothing => true,
@@ -80,8 +85,11 @@ impl Queue {
                 self.ready.insert(number, ticket);
             }
             WaitsFor::CaughtUp | WaitsFor::AllRuns => {
-                let at = runs.behind.partition_point(|(of, _)| *of < number);
-                runs.behind.insert(at, (number, ticket));
+                runs.put_behind(number, ticket);
+                // A run that returns to its place may be older than the one that became ready.
+                if runs.serial.is_some_and(|serial| serial > number) {
+                    self.put_serial_behind(&job);
+                }
                 self.advance(&job);
             }
         }
@@ -92,18 +100,26 @@ impl Queue {
     /// ready runs without a place, which are few unless a model gives no answer.
     pub(super) fn next(&mut self, has_place: impl Fn(&RunId) -> bool) -> Option<RunId> {
         loop {
-            let (number, ticket) =
-                self.ready.iter().find(|(_, ticket)| has_place(&ticket.run_id))?;
-            let number = *number;
-            let runs = self.jobs.get_mut(&ticket.job)?;
+            let mut ready = self.ready.values();
+            let ticket = ready.find(|ticket| has_place(&ticket.run_id))?;
+            let runs = self.jobs.get(&ticket.job)?;
             if runs.may_start(ticket.waits_for) {
                 return Some(ticket.run_id.clone());
             }
             // Another run of the job has started in the meantime.
+            let job = ticket.job.clone();
+            self.put_serial_behind(&job);
+        }
+    }
+
+    /// Puts the ready run of a job that waits for others back behind.
+    fn put_serial_behind(&mut self, job: &JobName) {
+        let Some(runs) = self.jobs.get_mut(job) else { return };
+        if let Some(number) = runs.serial.take()
+            && let Some(ticket) = self.ready.remove(&number)
+        {
             runs.ready.remove(&number);
-            runs.has_serial = false;
-            let ticket = self.ready.remove(&number)?;
-            runs.behind.push_front((number, ticket));
+            runs.put_behind(number, ticket);
         }
     }
 
@@ -111,11 +127,8 @@ impl Queue {
     pub(super) fn remove(&mut self, job: &JobName, number: u64) {
         let Some(runs) = self.jobs.get_mut(job) else { return };
         let ticket = if runs.ready.remove(&number) {
-            let ticket = self.ready.remove(&number);
-            let is_serial =
-                ticket.as_ref().is_some_and(|ticket| ticket.waits_for != WaitsFor::Nothing);
-            runs.has_serial &= !is_serial;
-            ticket
+            runs.serial = runs.serial.filter(|serial| *serial != number);
+            self.ready.remove(&number)
         } else {
             let at = runs.behind.binary_search_by_key(&number, |(of, _)| *of);
             at.ok().and_then(|at| runs.behind.remove(at)).map(|(_, ticket)| ticket)
@@ -147,11 +160,11 @@ impl Queue {
         let first = runs.behind.front();
         let is_next = first.is_some_and(|(_, ticket)| runs.may_start(ticket.waits_for));
         if is_next
-            && !runs.has_serial
+            && runs.serial.is_none()
             && let Some((number, ticket)) = runs.behind.pop_front()
         {
             runs.ready.insert(number);
-            runs.has_serial = true;
+            runs.serial = Some(number);
             self.ready.insert(number, ticket);
         }
         if runs.active == 0 && runs.ready.is_empty() && runs.behind.is_empty() {

@@ -125,9 +125,10 @@ impl Book {
             return None;
         }
         let Self { queue, runs, .. } = self;
-        let model = |run_id: &RunId| runs.get(run_id).map_or("", |run| model_of_run(config, run));
-        let run_id = queue.next(|run_id| places.has_one_for(model(run_id)))?;
-        let model = model(&run_id).to_owned();
+        let model = |run_id: &RunId| runs.get(run_id).map(|run| model_of_run(config, run));
+        let has_place = |run_id: &RunId| model(run_id).is_some_and(|of| places.has_one_for(of));
+        let run_id = queue.next(has_place)?;
+        let model = model(&run_id)?.to_owned();
         Some(Effect::Try(
             Change::Running(run_id.clone()),
             Box::new(Input::Recorded { run_id, model }),

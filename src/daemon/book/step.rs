@@ -36,10 +36,11 @@ impl Book {
                 }
                 Vec::new()
             }
-            Input::Tick { may_recover } => {
+            Input::Tick => {
                 self.queue_attempts(moment.now);
-                if may_recover { self.recover(moment) } else { Vec::new() }
+                Vec::new()
             }
+            Input::Recover => self.recover(moment),
             Input::Room { waiting } => self.start_next(&waiting, moment).into_iter().collect(),
             Input::Recorded { run_id, model } => self.start(run_id, model).into_iter().collect(),
             Input::Begun { run_id, origin } => {

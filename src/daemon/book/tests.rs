@@ -3,6 +3,7 @@ mod kills;
 mod tables;
 
 use std::sync::{Arc, LazyLock};
+use std::time::Duration;
 
 use proptest::prelude::*;
 
@@ -14,19 +15,14 @@ use crate::domain::{Epoch, RunRequest, SlotTime};
 impl Book {
     /// Returns the queued runs that have not begun, oldest first.
     pub(in crate::daemon) fn waiting(&self) -> Vec<Waiting> {
-        let waiting = self.of_kind(Kind::Queued).filter_map(|(run_id, run)| {
-            let Phase::Queued { waits_for, .. } = run.phase else { return None };
-            let (run_id, is_caught_up) = (run_id.clone(), run.is_caught_up);
-            let (job, origin) = (run.job.clone()?, run.origin.clone()?);
-            Some(Waiting { run_id, job, origin, waits_for, is_caught_up })
-        });
-        waiting.collect()
+        let queued = self.of_kind(Kind::Queued);
+        queued.filter_map(|(run_id, run)| waiting_of(run_id, run)).collect()
     }
 
     /// Makes the oldest queued run active that may start.
     pub(in crate::daemon) fn start_oldest(&mut self) -> Option<Waiting> {
         let run_id = self.queue.next(|_| true)?;
-        let run = self.waiting().into_iter().find(|run| run.run_id == run_id);
+        let run = self.runs.get(&run_id).and_then(|run| waiting_of(&run_id, run));
         self.start(run_id, String::new());
         run
     }
@@ -54,13 +50,21 @@ impl Book {
     }
 }
 
+fn waiting_of(run_id: &RunId, run: &Entry) -> Option<Waiting> {
+    let Phase::Queued { waits_for, .. } = run.phase else { return None };
+    let (run_id, is_caught_up) = (run_id.clone(), run.is_caught_up);
+    let (job, origin) = (run.job.clone()?, run.origin.clone()?);
+    Some(Waiting { run_id, job, origin, waits_for, is_caught_up })
+}
+
 fn run_id(number: u64) -> RunId {
     RunId::from_ulid(ulid::Ulid::from_parts(number, 0))
 }
 
 fn run(number: u64, job: &str, waits_for: WaitsFor) -> Waiting {
     let time = SlotTime { epoch: Epoch::FIRST, due_at: DateTime::default() };
-    let slot = (waits_for != WaitsFor::Nothing).then_some(time);
+    // Some runs that wait for others are attempts of requested runs, which have no slot.
+    let slot = (waits_for != WaitsFor::Nothing && number % 4 != 3).then_some(time);
     let origin = Origin { slot, ..Origin::manual(RunRequest::default(), None) };
     let (run_id, job) = (run_id(number), JobName::parse(job).unwrap());
     Waiting { run_id, job, origin, waits_for, is_caught_up: waits_for == WaitsFor::CaughtUp }
@@ -97,12 +101,17 @@ impl Model {
 static CONFIG: LazyLock<Arc<Config>> =
     LazyLock::new(|| config("version: 1\njobs: [{name: a, prompt: x}]\n"));
 
+fn is_slot((id, _, waits_for): &(String, &str, WaitsFor)) -> bool {
+    let ulid: ulid::Ulid = id.parse().unwrap();
+    *waits_for != WaitsFor::Nothing && ulid.timestamp_ms() % 4 != 3
+}
+
 const KINDS: [WaitsFor; 3] = [WaitsFor::Nothing, WaitsFor::CaughtUp, WaitsFor::AllRuns];
 
 proptest! {
     #[test]
     fn the_oldest_run_that_may_start_starts(
-        steps in prop::collection::vec((0u8..6, 0usize..3, 0usize..3, any::<prop::sample::Index>()), 0..60),
+        steps in prop::collection::vec((0u8..7, 0usize..3, 0usize..3, any::<prop::sample::Index>()), 0..60),
     ) {
         const JOBS: [&str; 3] = ["a", "b", "c"];
         let config = CONFIG.clone();
@@ -132,6 +141,8 @@ proptest! {
                     let (id, ..) = model.waiting.remove(at.index(model.waiting.len()));
                     prop_assert!(book.remove(&RunId::parse(&id).unwrap()).is_some());
                 }
+                // A reload puts the waiting slots back at their places.
+                6 => book.renew_slots(|_| true, |_, waits_for| waits_for),
                 5 => {
                     model.active.push((JOBS[job], WaitsFor::CaughtUp));
                     let job = JobName::parse(JOBS[job]).unwrap();
@@ -146,10 +157,60 @@ proptest! {
             for job in JOBS {
                 let mut waiting = model.waiting.iter().filter(|run| run.1 == job);
                 let is_busy = waiting.clone().count() > 0 || model.active.iter().any(|run| run.0 == job);
-                let slots = waiting.by_ref().filter(|run| run.2 != WaitsFor::Nothing).count();
+                let slots = waiting.by_ref().filter(|run| is_slot(run)).count();
                 prop_assert_eq!((book.is_busy(job), book.slots_of(job)), (is_busy, slots));
             }
             prop_assert_eq!(book.waiting().len(), book.count(Kind::Queued));
         }
+    }
+}
+
+fn moment_at(at: Instant) -> Moment<'static> {
+    let now = DateTime::default();
+    Moment { config: &CONFIG, now, believed: now, at, is_stopping: false }
+}
+
+// proves STATE-1
+#[test]
+fn pauses_grow_to_five_minutes_and_a_run_is_given_up_after_an_hour() {
+    let (mut book, began) = (Book::default(), Instant::now());
+    let (run_id, job) = (run_id(1), JobName::parse("a").unwrap());
+    let mut pauses = Vec::new();
+    let given_up = loop {
+        book.leave_open(&run_id, Some(job.clone()), "full".into(), &moment_at(began));
+        let Phase::Open { fault, .. } = &book.get(&run_id).unwrap().phase else { panic!() };
+        let after = fault.after;
+        pauses.push((after - began).as_secs());
+        let early = book.step(Input::Recover, &moment_at(after - Duration::from_millis(1)));
+        assert!(early.is_empty(), "{early:?}");
+        let effects = book.step(Input::Recover, &moment_at(after));
+        match effects.as_slice() {
+            [Effect::Recover(_)] => assert!(book.is_busy("a")),
+            [Effect::Keep(Change::GiveUp(..)), Effect::Recover(_)] => break !book.is_busy("a"),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert!(given_up, "the job is free once the run does not continue");
+    assert_eq!(pauses[..8], [5, 10, 20, 40, 80, 160, 300, 300]);
+    assert_eq!(pauses.iter().sum::<u64>(), 3615);
+}
+
+// proves CRON-5
+#[test]
+fn a_newer_run_does_not_replace_the_first_attempt_of_a_backfill() {
+    for (trigger, is_replaced) in [(Trigger::Backfill, false), (Trigger::Retry, true)] {
+        let mut book = Book::default();
+        let run = run(1, "a", WaitsFor::AllRuns);
+        let run = Waiting { origin: Origin { trigger, ..run.origin }, is_caught_up: true, ..run };
+        let (run_id, job, moment) =
+            (run.run_id.clone(), run.job.clone(), moment_at(Instant::now()));
+        book.queue(run);
+        book.start(run_id.clone(), String::new());
+        let replace = || Input::Replace { job: job.clone(), at_once: false };
+        assert_eq!(book.step(replace(), &moment).is_empty(), !is_replaced);
+        // The same holds once no task works on it.
+        book.runs.get_mut(&run_id).unwrap().stop = None;
+        book.leave_open(&run_id, None, "full".into(), &moment);
+        assert_eq!(book.step(replace(), &moment).is_empty(), !is_replaced);
     }
 }

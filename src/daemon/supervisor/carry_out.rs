@@ -8,7 +8,7 @@ use super::tasks::TaskEnd;
 use super::{Effect, Input, Supervisor};
 use crate::daemon::book::{Change, SlotEnd};
 use crate::daemon::recovery::{Recovery, Resumable, end_panicked, recorded_end};
-use crate::domain::{RunId, Stop};
+use crate::domain::{JobName, RunId, Stop};
 use crate::run::{RunSpec, execute, resume};
 use crate::text::redact::Redactor;
 
@@ -22,8 +22,7 @@ impl Supervisor {
         while let Some(effect) = left.pop_front() {
             let next = match effect {
                 Effect::Try(change, input) => {
-                    let now = self.parts.host.clock.now();
-                    let written = self.outbox.try_write(&change, now).await;
+                    let written = self.outbox.try_write(&change, self.believed()).await;
                     self.take_pauses();
                     match written {
                         Ok(()) => Some(*input),
@@ -70,8 +69,8 @@ impl Supervisor {
 
     /// Writes a change, or keeps it until the disk can be written.
     pub(super) async fn keep(&mut self, change: Change) {
-        let now = self.parts.host.clock.now();
-        self.outbox.keep(change, now).await;
+        let believed = self.believed();
+        self.outbox.keep(change, believed).await;
         self.take_pauses();
     }
 
@@ -91,7 +90,9 @@ impl Supervisor {
         let spec = match spec {
             Ok(spec) => spec,
             Err(reason) => {
-                tracing::error!(%run_id, reason, "failed to start a run");
+                let job = self.book.get(&run_id).and_then(|run| run.job.as_ref());
+                let job = job.map(JobName::as_str);
+                tracing::error!(job, %run_id, reason, "failed to start a run");
                 return Input::NotBegun { run_id, reason };
             }
         };
@@ -152,8 +153,8 @@ impl Supervisor {
         let id = run_id.clone();
         let slot = self.parts.ledger.read(move |reader| reader.open_slot_of(&id)).await;
         let slot = slot.map_err(|error| error.to_string()).map(|slot| {
-            let end = recorded_end(&self.parts.host, &run_id);
-            slot.map(|slot| SlotEnd { job: slot.key.job, end })
+            let end = || recorded_end(&self.parts.host, &run_id);
+            slot.map(|slot| SlotEnd { job: slot.key.job, end: end() })
         });
         Input::SlotOfEnded { run_id, slot }
     }

@@ -25,7 +25,7 @@ struct Step {
 }
 
 /// The doubt about the clock, if there is one.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Doubt(Option<Step>);
 
 impl Doubt {
@@ -45,6 +45,15 @@ impl Doubt {
         self.is_open()
     }
 
+    /// Returns `now`, or `last_seen` if `now` is in doubt. Unlike [`Self::holds`], begins no doubt.
+    fn believed(self, now: DateTime<Utc>, last_seen: DateTime<Utc>, at: Instant) -> DateTime<Utc> {
+        let has_lasted = |step: Step| {
+            (now - step.shown).abs() <= PLAUSIBLE && at.duration_since(step.began) >= LASTING
+        };
+        let is_believed = now - last_seen <= PLAUSIBLE || self.0.is_some_and(has_lasted);
+        if is_believed { now } else { last_seen }
+    }
+
     /// Tells whether the last reading was in doubt.
     pub(super) fn is_open(&self) -> bool {
         self.0.is_some()
@@ -55,6 +64,12 @@ impl Supervisor {
     /// Tells whether the clock may be wrong, so that the daemon must not act on it.
     pub(super) fn is_in_doubt(&mut self, now: DateTime<Utc>) -> bool {
         self.due.doubt.holds(now, self.due.last_seen, Instant::now())
+    }
+
+    /// Returns the time of the clock, or the last one that is believed.
+    pub(super) fn believed(&self) -> DateTime<Utc> {
+        let now = self.parts.host.clock.now();
+        self.due.doubt.believed(now, self.due.last_seen, Instant::now())
     }
 }
 
@@ -71,6 +86,10 @@ mod tests {
         assert!(!doubt.holds(day(30), day(0), begun), "the machine may have slept");
         assert!(doubt.holds(day(4000), day(0), second(1)));
         assert!(doubt.holds(day(4000), day(0), second(60)));
+        assert_eq!(doubt.believed(day(4000), day(0), second(60)), day(0));
+        assert_eq!(doubt.believed(day(4000), day(0), second(62)), day(4000), "it has lasted");
+        assert_eq!(doubt.believed(day(9000), day(0), second(62)), day(0), "another step");
+        assert_eq!(doubt.believed(day(30), day(0), second(2)), day(30));
         assert!(!doubt.holds(day(0), day(0), second(61)), "the clock is right again");
         assert!(doubt.holds(day(4000), day(0), second(62)));
         assert!(doubt.holds(day(9000), day(0), second(100)), "another step");

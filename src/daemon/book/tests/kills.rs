@@ -304,7 +304,10 @@ impl World {
 
     fn tick(&mut self) {
         self.flush();
-        self.act(Input::Tick { may_recover: true });
+        self.act(Input::Recover);
+        if self.lives_for > 0 {
+            self.act(Input::Tick);
+        }
     }
 
     /// Lets the daemon work until nothing is left to do.

@@ -127,7 +127,8 @@ impl Bench {
             step.replace
                 .map(|job| Input::Replace { job: JobName::parse(&job).unwrap(), at_once: false }),
             step.room.map(|_| Input::Room { waiting: BTreeSet::new() }),
-            step.tick.map(|_| Input::Tick { may_recover: true }),
+            step.tick.map(|_| Input::Recover),
+            step.tick.map(|_| Input::Tick),
             step.stop.map(|_| Input::StopAll(StopReason::Interrupted)),
             step.written.map(|_| self.pending.take().unwrap()),
             step.not_begun

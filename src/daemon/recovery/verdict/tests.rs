@@ -10,9 +10,12 @@ use serde_json::{Value, json};
 use super::super::evidence::KnownFacts;
 use super::*;
 use crate::config::Config;
+use crate::daemon::book::{Book, Input, Moment};
+use crate::daemon::recovery::Resumable;
 use crate::daemon::testing::config;
 use crate::domain::{Epoch, JobName, Person, SlotKey};
-use crate::store::{OpenSlot, ReadLine, StateWord};
+use crate::run::Resumption;
+use crate::store::{OpenSlot, ReadLine, StateDir, StateWord};
 
 const RUN_ID: &str = "01m8266a6bdtqp42bjvv982dj6";
 
@@ -341,14 +344,26 @@ fn the_next_attempt_of_a_run_that_planned_plans() {
     for request in [Value::Null, json!({"vars": {}, "prompt": null, "plan": false})] {
         let mut start = start();
         (start["mode"], start["request"]) = (json!("plan"), request);
-        let history = RunHistory::fold([line(0, &start), line(1, &end)]).unwrap();
+        let history = || RunHistory::fold([line(0, &start), line(1, &end)]).unwrap();
         let run_id = RunId::parse(RUN_ID).unwrap();
-        let (config, job) = (config.clone(), job.clone());
-        let spec = RunSpec::recorded(run_id, config, job, &history.start, Mode::Plan).unwrap();
-        let resumed = spec.repeatable_origin();
-        let ended = RecordedEnd::of(Ok(RecordRead::Whole(Box::new(history)))).unwrap();
+        let (of_run, job) = (config.clone(), job.clone());
+        let start = &history().start;
+        let spec = RunSpec::recorded(run_id.clone(), of_run, job, start, Mode::Plan).unwrap();
+        // As it continues.
+        let temp = tempfile::tempdir().unwrap();
+        let lock = StateDir::new(temp.path()).lock_run(&run_id, "j").unwrap();
+        let (worked, killed, cut_bytes) = (Duration::ZERO, 0, 0);
+        let resumption = Resumption { lock, history: history(), worked, killed, cut_bytes };
+        let now = at(0).unwrap();
+        let (at, is_stopping) = (tokio::time::Instant::now(), false);
+        let moment = Moment { config: &config, now, believed: now, at, is_stopping };
+        let mut book = Book::default();
+        book.step(Input::Resumed(vec![Resumable { spec, resumption }]), &moment);
+        let resumed = book.get(&run_id).unwrap().origin.clone().unwrap();
+        // As it is found ended.
+        let ended = RecordedEnd::of(Ok(RecordRead::Whole(Box::new(history())))).unwrap();
         for origin in [resumed, ended.repeatable.unwrap()] {
-            assert!(origin.next_attempt().request.unwrap().plan, "{start}");
+            assert!(origin.next_attempt().request.unwrap().plan, "{start:?}");
         }
     }
     // A run that may have planned is not repeated.
