@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use minijinja::syntax::SyntaxConfig;
 use minijinja::{Environment, UndefinedBehavior, context};
 use serde_json::{Map, Value};
 
@@ -50,11 +51,11 @@ impl ScriptedModel {
             say: Some(last_text.unwrap_or_else(|| NOTHING_LEFT.to_owned())),
         };
         let step = self.script.steps.get(answered).unwrap_or(&last);
-        let results: Vec<&str> = history
+        let results: Vec<String> = history
             .iter()
             .filter_map(|turn| match turn {
                 Turn::ToolResults(results) => {
-                    Some(results.iter().map(|result| unmarked(&result.content)))
+                    Some(results.iter().map(|result| unmarked(&result.content).to_owned()))
                 }
                 _ => None,
             })
@@ -62,10 +63,11 @@ impl ScriptedModel {
             .collect();
         let mut environment = Environment::new();
         // Keep the final line break of a text; by default, a template drops it.
-        environment.set_keep_trailing_newline(true);
+        let syntax = SyntaxConfig::builder().keep_trailing_newline(true).build();
+        environment.set_syntax(syntax?);
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
-        let seen =
-            context! { job => self.context.job, vars => self.context.vars, results => results };
+        let ScriptContext { job, vars, .. } = self.context.clone();
+        let seen = context! { job, vars, results };
         let render = |text: &str| environment.render_str(text, &seen);
         let mut calls = Vec::new();
         for call in &step.calls {
