@@ -9,7 +9,7 @@ use super::model_advice::{advise, vendor};
 use super::model_price::{Priced, price_of};
 use super::profile::Profile;
 use super::raw::{RawModel, RawProvider};
-use super::remote::{Remote, WireFormat, host_of};
+use super::remote::{Bound, Remote, WireFormat, host_of};
 use super::script::Script;
 use super::web::{is_exposed, service_address, suggests_credential};
 use crate::argv::Diagnostics;
@@ -197,7 +197,7 @@ impl Model {
 fn complete(found: &mut Found, format: Option<WireFormat>, raw: &RawModel, profile: &Profile) {
     let is_of_operator =
         found.facts.origin("context_window").is_some_and(|of| of.source == SourceKind::ModelsD);
-    if matches!(format, None | Some(WireFormat::Ollama)) && !is_of_operator {
+    if format.is_none_or(WireFormat::is_self_hosted) && !is_of_operator {
         // The server reserves memory for the whole window, so the default is not the largest one.
         found.facts.forget("context_window");
     }
@@ -265,10 +265,9 @@ fn remote(
             .error("", "`model` is missing: set the name of the model at the server".to_owned());
         return None;
     };
-    // The URL of a Gemini request contains the model's name.
     let is_name =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ':' | '@');
-    if format == WireFormat::Gemini && !model.chars().all(is_name) {
+    if format.has_model_in_url() && !model.chars().all(is_name) {
         diagnostics.error("/model", format!("`{model}` is not a valid model name"));
     }
     let base_url = raw.base_url.clone().unwrap_or_else(|| format.base_url().to_owned());
@@ -325,7 +324,7 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
             ["authorization", "x-api-key", "x-goog-api-key"]
                 .contains(&name.to_ascii_lowercase().as_str())
         });
-    if raw.base_url.is_none() && !has_key && format != WireFormat::Ollama {
+    if raw.base_url.is_none() && !has_key && !format.is_self_hosted() {
         let host = format.base_url();
         diagnostics.error("", format!("`api_key` is missing: {host} requires one"));
     }
@@ -366,14 +365,15 @@ fn check_limits(format: WireFormat, raw: &RawModel, found: &Found, diagnostics: 
         };
         diagnostics.error("/reasoning_effort", message);
     }
-    match format {
-        WireFormat::Anthropic if raw.temperature.is_some_and(|temperature| temperature > 1.0) => {
-            diagnostics.error("/temperature", "Anthropic accepts at most 1");
-        }
-        WireFormat::Openai if raw.max_output_tokens.is_some_and(|most| most < 16) => {
-            diagnostics.error("/max_output_tokens", "OpenAI requires at least 16");
-        }
-        _ => {}
+    if let Some(Bound { value, provider }) = format.highest_temperature()
+        && raw.temperature.is_some_and(|temperature| temperature > value)
+    {
+        diagnostics.error("/temperature", format!("{provider} accepts at most {value}"));
+    }
+    if let Some(Bound { value, provider }) = format.lowest_output_tokens()
+        && raw.max_output_tokens.is_some_and(|most| most < value)
+    {
+        diagnostics.error("/max_output_tokens", format!("{provider} requires at least {value}"));
     }
 }
 

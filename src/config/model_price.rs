@@ -3,7 +3,7 @@
 use chrono::{DateTime, Utc};
 
 use super::raw::RawPrice;
-use super::remote::{Remote, WireFormat};
+use super::remote::Remote;
 use crate::argv::Diagnostics;
 use crate::catalogue::{
     Catalogue, Found, LongRow, LongScope, Origin, PriceRow, Prices, SourceKind,
@@ -46,7 +46,7 @@ pub(super) fn price_of(
     if let Some((prices, origin)) = found.prices(now) {
         return Some(Priced { prices, origin });
     }
-    if remote.format == WireFormat::Ollama {
+    if remote.format.is_self_hosted() {
         // Its operator pays for a machine: the price that a provider has for the model says nothing.
         return None;
     }

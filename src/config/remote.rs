@@ -24,54 +24,135 @@ pub enum WireFormat {
     Ollama,
 }
 
+/// What is known of a wire format without a request. A new format needs a row here, a value of
+/// `provider`, and a file in `provider/`.
+struct FormatRow {
+    /// The value of `provider` in `config.yaml`.
+    word: &'static str,
+    base_url: &'static str,
+    /// The path, below the base URL, of a request for an answer.
+    endpoint: &'static str,
+    profile: RawProfile,
+    /// Whether the operator runs the server.
+    is_self_hosted: bool,
+    /// Whether the URL of a request contains the name of the model.
+    has_model_in_url: bool,
+    /// The highest temperature that the provider accepts, and its name.
+    highest_temperature: Option<Bound<f64>>,
+    /// The lowest limit on output tokens that the provider accepts, and its name.
+    lowest_output_tokens: Option<Bound<u32>>,
+}
+
+/// A bound that a provider sets.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Bound<T> {
+    pub(super) value: T,
+    /// The name of the provider, for people.
+    pub(super) provider: &'static str,
+}
+
+/// OpenAI's row, on which the others build.
+const OPENAI: FormatRow = FormatRow {
+    word: "openai",
+    base_url: "https://api.openai.com/v1",
+    endpoint: "/responses",
+    profile: RawProfile::Openai,
+    is_self_hosted: false,
+    has_model_in_url: false,
+    highest_temperature: None,
+    lowest_output_tokens: Some(Bound { value: 16, provider: "OpenAI" }),
+};
+
+const OPENAI_CHAT: FormatRow = FormatRow {
+    word: "openai_chat",
+    endpoint: "/chat/completions",
+    profile: RawProfile::Generic,
+    lowest_output_tokens: None,
+    ..OPENAI
+};
+
+const ANTHROPIC: FormatRow = FormatRow {
+    word: "anthropic",
+    base_url: "https://api.anthropic.com/v1",
+    endpoint: "/messages",
+    profile: RawProfile::Anthropic,
+    highest_temperature: Some(Bound { value: 1.0, provider: "Anthropic" }),
+    ..OPENAI_CHAT
+};
+
+const GEMINI: FormatRow = FormatRow {
+    word: "gemini",
+    base_url: "https://generativelanguage.googleapis.com/v1beta",
+    // It continues with the model.
+    endpoint: "/models",
+    profile: RawProfile::Gemini,
+    has_model_in_url: true,
+    ..OPENAI_CHAT
+};
+
+const OLLAMA: FormatRow = FormatRow {
+    word: "ollama",
+    base_url: "http://127.0.0.1:11434",
+    endpoint: "/api/chat",
+    is_self_hosted: true,
+    ..OPENAI_CHAT
+};
+
 impl WireFormat {
+    /// Every wire format.
+    pub const ALL: [Self; 5] =
+        [Self::Anthropic, Self::Openai, Self::OpenaiChat, Self::Gemini, Self::Ollama];
+
+    fn row(self) -> &'static FormatRow {
+        match self {
+            Self::Anthropic => &ANTHROPIC,
+            Self::Openai => &OPENAI,
+            Self::OpenaiChat => &OPENAI_CHAT,
+            Self::Gemini => &GEMINI,
+            Self::Ollama => &OLLAMA,
+        }
+    }
+
     /// Returns the value of `provider` in `config.yaml`.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Anthropic => "anthropic",
-            Self::Openai => "openai",
-            Self::OpenaiChat => "openai_chat",
-            Self::Gemini => "gemini",
-            Self::Ollama => "ollama",
-        }
+        self.row().word
     }
 
     /// Returns the default base URL of the provider.
     #[must_use]
     pub fn base_url(self) -> &'static str {
-        match self {
-            Self::Anthropic => "https://api.anthropic.com/v1",
-            Self::Openai | Self::OpenaiChat => "https://api.openai.com/v1",
-            Self::Gemini => "https://generativelanguage.googleapis.com/v1beta",
-            Self::Ollama => "http://127.0.0.1:11434",
-        }
+        self.row().base_url
     }
-
-    /// Every wire format.
-    pub const ALL: [Self; 5] =
-        [Self::Anthropic, Self::Openai, Self::OpenaiChat, Self::Gemini, Self::Ollama];
 
     /// Returns the path, below the base URL, of a request for an answer. Gemini's continues with
     /// the model.
     #[must_use]
     pub fn endpoint(self) -> &'static str {
-        match self {
-            Self::Anthropic => "/messages",
-            Self::Openai => "/responses",
-            Self::OpenaiChat => "/chat/completions",
-            Self::Gemini => "/models",
-            Self::Ollama => "/api/chat",
-        }
+        self.row().endpoint
+    }
+
+    /// Tells whether the operator runs the server. Such a server needs no key, has no price, and
+    /// reserves memory for the whole context window.
+    #[must_use]
+    pub fn is_self_hosted(self) -> bool {
+        self.row().is_self_hosted
     }
 
     pub(super) fn profile(self) -> RawProfile {
-        match self {
-            Self::Anthropic => RawProfile::Anthropic,
-            Self::Openai => RawProfile::Openai,
-            Self::Gemini => RawProfile::Gemini,
-            Self::OpenaiChat | Self::Ollama => RawProfile::Generic,
-        }
+        self.row().profile
+    }
+
+    pub(super) fn has_model_in_url(self) -> bool {
+        self.row().has_model_in_url
+    }
+
+    pub(super) fn highest_temperature(self) -> Option<Bound<f64>> {
+        self.row().highest_temperature
+    }
+
+    pub(super) fn lowest_output_tokens(self) -> Option<Bound<u32>> {
+        self.row().lowest_output_tokens
     }
 }
 

@@ -13,9 +13,10 @@ use serde_json::{Map, Value, json};
 use super::body::remove_entries;
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_named, list, malformed,
-    number, parse, set, text,
+    Format, Outgoing, Probe, Progress, Reader, check_calls, drop_nameless, is_named, list,
+    malformed, number, parse, set, text,
 };
+use super::metadata;
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::catalogue::CacheWrites;
@@ -61,6 +62,10 @@ impl Format for Anthropic {
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
+    }
+
+    fn read_metadata(&self, _model: &str, body: &[u8]) -> Result<Probe, ModelError> {
+        Ok(metadata::of_anthropic(&super::http::json(body)?))
     }
 
     fn stop_words(&self) -> &'static [&'static str] {

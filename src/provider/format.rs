@@ -6,11 +6,14 @@
 
 use std::borrow::Cow;
 
+use chrono::NaiveDate;
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use sha2::{Digest as _, Sha256};
 
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
+use crate::catalogue::{PriceRow, Traits};
 use crate::config::Remote;
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
@@ -92,6 +95,29 @@ pub(super) struct Outgoing {
     pub(super) body: Value,
 }
 
+/// A provider's metadata on a model.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Probe {
+    /// Whether the provider offers the model; `None` if unknown.
+    pub is_known: Option<bool>,
+    /// Whether the model supports tool calls; `None` if unknown.
+    pub tools: Option<bool>,
+    /// The traits that the provider states.
+    pub traits: Traits,
+    /// The price that the provider states.
+    pub price: Option<PriceRow>,
+    /// The day from which the provider does not serve the model.
+    pub shutdown: Option<NaiveDate>,
+}
+
+/// A request for the metadata on a model; it costs nothing.
+pub(super) struct MetadataRequest {
+    /// Appended to the base URL.
+    pub(super) path: String,
+    /// The body of a POST; `None` makes it a GET.
+    pub(super) body: Option<Value>,
+}
+
 /// How a streamed response is split into messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Framing {
@@ -118,6 +144,16 @@ pub(super) trait Format: Send + Sync {
     fn framing(&self) -> Framing {
         Framing::Events
     }
+
+    /// Returns the request for the provider's metadata on a model.
+    fn metadata_request(&self, model: &str) -> MetadataRequest {
+        MetadataRequest { path: format!("/models/{model}"), body: None }
+    }
+
+    /// Reads the answer to that request.
+    ///
+    /// *Errors*: the answer is not JSON.
+    fn read_metadata(&self, model: &str, body: &[u8]) -> Result<Probe, ModelError>;
 
     /// Returns the words for why a model stopped that this format knows, in lower case.
     fn stop_words(&self) -> &'static [&'static str];

@@ -15,9 +15,10 @@ use serde_json::{Map, Value, json};
 use super::body::{objects_mut, remove_entries};
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, check_calls, drop_nameless, is_first, is_named, list,
-    malformed, parse, set, text,
+    Format, MetadataRequest, Outgoing, Probe, Progress, Reader, check_calls, drop_nameless,
+    is_first, is_named, list, malformed, parse, set, text,
 };
+use super::metadata;
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::catalogue::CacheWrites;
@@ -74,6 +75,15 @@ impl Format for Gemini {
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
+    }
+
+    fn metadata_request(&self, model: &str) -> MetadataRequest {
+        let name = model.trim_start_matches("models/");
+        MetadataRequest { path: format!("/models/{name}"), body: None }
+    }
+
+    fn read_metadata(&self, _model: &str, body: &[u8]) -> Result<Probe, ModelError> {
+        Ok(metadata::of_gemini(&super::http::json(body)?))
     }
 
     fn stop_words(&self) -> &'static [&'static str] {

@@ -8,36 +8,20 @@
 //! llama.cpp, OpenRouter, Mistral, Groq, xAI, Moonshot and LM Studio, read 2026-11-25.
 
 use chrono::{DateTime, NaiveDate};
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::format::{list, malformed, text};
+use super::format::{Probe, list, malformed, text};
 use super::http;
 use crate::agent::ModelError;
 use crate::catalogue::{Effort, LongRow, LongScope, PriceRow, Traits};
-use crate::config::WireFormat;
 
 /// The bounds of a window in tokens that we believe.
 const WINDOW: std::ops::RangeInclusive<u64> = 256..=100_000_000;
 
 /// The highest price in US dollars per million tokens that we believe.
 const HIGHEST_PRICE: f64 = 10_000.0;
-
-/// A provider's metadata on a model.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct Probe {
-    /// Whether the provider offers the model; `None` if unknown.
-    pub is_known: Option<bool>,
-    /// Whether the model supports tool calls; `None` if unknown.
-    pub tools: Option<bool>,
-    /// The traits that the provider states.
-    pub traits: Traits,
-    /// The price that the provider states.
-    pub price: Option<PriceRow>,
-    /// The day from which the provider does not serve the model.
-    pub shutdown: Option<NaiveDate>,
-}
 
 /// A list of models. The entries stay text, so that a long list takes no more memory than its bytes.
 #[derive(Deserialize)]
@@ -46,26 +30,15 @@ struct List<'a> {
     data: Vec<&'a RawValue>,
 }
 
-/// Reads the answer of a provider about `model`.
-///
-/// *Errors*: the answer is not JSON.
-pub(super) fn read(format: WireFormat, model: &str, body: &[u8]) -> Result<Probe, ModelError> {
-    let is_own_list = format == WireFormat::OpenaiChat;
-    if is_own_list {
-        return of_list(model, body);
-    }
-    let answer = http::json(body)?;
-    Ok(match format {
-        WireFormat::Anthropic => of_anthropic(&answer),
-        WireFormat::Gemini => of_gemini(&answer),
-        WireFormat::Ollama => of_ollama(&answer),
-        WireFormat::Openai | WireFormat::OpenaiChat => {
-            Probe { is_known: Some(true), tools: Some(true), ..of_row(&answer) }
-        }
-    })
+/// Reads OpenAI's answer about one model.
+pub(super) fn of_model(answer: &Value) -> Probe {
+    Probe { is_known: Some(true), tools: Some(true), ..of_row(answer) }
 }
 
-fn of_list(model: &str, body: &[u8]) -> Result<Probe, ModelError> {
+/// Reads a list of models, of which one may be `model`.
+///
+/// *Errors*: the answer is not JSON.
+pub(super) fn of_list(model: &str, body: &[u8]) -> Result<Probe, ModelError> {
     let entries: Vec<&RawValue> = match serde_json::from_slice::<List<'_>>(body) {
         Ok(list) => list.data,
         // Together answers with the bare list.
@@ -205,7 +178,7 @@ fn price_per_token(pricing: &Value) -> Option<PriceRow> {
     })
 }
 
-fn of_anthropic(answer: &Value) -> Probe {
+pub(super) fn of_anthropic(answer: &Value) -> Probe {
     let supported = |pointer: &str| answer.pointer(pointer)?.get("supported")?.as_bool();
     let levels = ["low", "medium", "high", "xhigh", "max"];
     let mut efforts: Vec<Value> = levels
@@ -233,7 +206,7 @@ fn of_anthropic(answer: &Value) -> Probe {
     }
 }
 
-fn of_gemini(answer: &Value) -> Probe {
+pub(super) fn of_gemini(answer: &Value) -> Probe {
     let traits = Traits {
         context_window: window(answer, "/inputTokenLimit"),
         output_limit: limit(answer, "/outputTokenLimit"),
@@ -242,7 +215,7 @@ fn of_gemini(answer: &Value) -> Probe {
     Probe { is_known: Some(true), tools: Some(true), traits, ..Probe::default() }
 }
 
-fn of_ollama(answer: &Value) -> Probe {
+pub(super) fn of_ollama(answer: &Value) -> Probe {
     let capabilities = answer.get("capabilities").and_then(Value::as_array);
     let has = |word: &str| capabilities.map(|known| known.iter().any(|item| item == word));
     let info = answer.get("model_info").and_then(Value::as_object);
@@ -266,11 +239,13 @@ fn of_ollama(answer: &Value) -> Probe {
 
 #[cfg(test)]
 mod tests {
+    use super::super::remote::of;
     use super::*;
+    use crate::config::WireFormat;
     use serde_json::json;
 
     fn probe(format: WireFormat, model: &str, answer: &Value) -> Probe {
-        read(format, model, answer.to_string().as_bytes()).unwrap()
+        of(format).read_metadata(model, answer.to_string().as_bytes()).unwrap()
     }
 
     #[test]
@@ -314,7 +289,7 @@ mod tests {
         assert_eq!((window("base"), window("tuned")), (Some(65_536), Some(65_536)));
         assert_eq!(probe(WireFormat::OpenaiChat, "none", &vllm).is_known, Some(false));
         let escaped = br#"{"data": [{"id": "openai\/x", "max_model_len": 4096}]}"#;
-        let said = read(WireFormat::OpenaiChat, "openai/x", escaped).unwrap();
+        let said = of(WireFormat::OpenaiChat).read_metadata("openai/x", escaped).unwrap();
         assert_eq!(said.traits.context_window, Some(4096));
         let llama =
             json!({"data": [{"id": "q", "meta": {"n_ctx": 32_768, "n_ctx_train": 262_144}}]});
@@ -356,6 +331,6 @@ mod tests {
             let said = probe(WireFormat::OpenaiChat, "m", &json!({"data": [row]}));
             assert_eq!((said.traits, said.price, said.shutdown), Default::default());
         }
-        assert!(read(WireFormat::OpenaiChat, "m", b"<html>").is_err());
+        assert!(of(WireFormat::OpenaiChat).read_metadata("m", b"<html>").is_err());
     }
 }

@@ -27,8 +27,8 @@ mod think;
 mod tls;
 
 pub use clients::HttpClients;
+pub use format::Probe;
 pub use lessons::{Lesson, Lessons};
-pub use metadata::Probe;
 pub use remote::RemoteModel;
 pub use scripted::{ScriptContext, ScriptedModel};
 

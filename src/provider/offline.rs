@@ -5,7 +5,7 @@ use chrono::DateTime;
 use futures_util::Stream;
 
 use super::failure;
-use super::metadata::{self, Probe};
+use super::format::Probe;
 use super::refusal::{self, Optional};
 use super::remote::{of, read};
 use crate::agent::{DeltaSink, ModelError, ModelReply};
@@ -16,7 +16,7 @@ use crate::config::WireFormat;
 /// *Errors*: the answer is not JSON.
 #[doc(hidden)]
 pub fn read_metadata(format: WireFormat, model: &str, body: &[u8]) -> Result<Probe, ModelError> {
-    metadata::read(format, model, body)
+    of(format).read_metadata(model, body)
 }
 
 /// Returns the name of the parameter that an error response refuses, as if a request had sent all that

@@ -9,9 +9,11 @@ use serde_json::{Map, Value, json};
 use super::body::remove_fields;
 use super::failure;
 use super::format::{
-    Format, Framing, Outgoing, Progress, Reader, arguments, check_calls, content, drop_nameless,
-    images, kept, list, malformed, number, output_limit, parse, set, text, wire_id, wire_name,
+    Format, Framing, MetadataRequest, Outgoing, Probe, Progress, Reader, arguments, check_calls,
+    content, drop_nameless, images, kept, list, malformed, number, output_limit, parse, set, text,
+    wire_id, wire_name,
 };
+use super::metadata;
 use super::refusal::Optional;
 use super::think::{INLINE, Written, inline_text};
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
@@ -44,6 +46,15 @@ impl Format for Ollama {
 
     fn framing(&self) -> Framing {
         Framing::Lines
+    }
+
+    fn metadata_request(&self, model: &str) -> MetadataRequest {
+        let body = Some(json!({"model": model}));
+        MetadataRequest { path: "/api/show".to_owned(), body }
+    }
+
+    fn read_metadata(&self, _model: &str, body: &[u8]) -> Result<Probe, ModelError> {
+        Ok(metadata::of_ollama(&super::http::json(body)?))
     }
 
     fn stop_words(&self) -> &'static [&'static str] {

@@ -11,10 +11,11 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Outgoing, Progress, Reader, arguments, check_calls, content, data_url, drop_nameless,
-    images, is_named, kept, list, malformed, number, output_limit, parse, set, text, wire_id,
-    wire_name,
+    Format, Outgoing, Probe, Progress, Reader, arguments, check_calls, content, data_url,
+    drop_nameless, images, is_named, kept, list, malformed, number, output_limit, parse, set, text,
+    wire_id, wire_name,
 };
+use super::metadata;
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::argv::parse_arguments;
@@ -57,6 +58,10 @@ impl Format for Openai {
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(Answer::default())
+    }
+
+    fn read_metadata(&self, _model: &str, body: &[u8]) -> Result<Probe, ModelError> {
+        Ok(metadata::of_model(&super::http::json(body)?))
     }
 
     fn stop_words(&self) -> &'static [&'static str] {

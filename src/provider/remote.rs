@@ -13,17 +13,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{Stream, StreamExt as _};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::clients::HttpClients;
 use super::format::{
-    Format, Framing, Outgoing, Progress, Reader, check_calls, digest_of, malformed,
+    Format, Framing, MetadataRequest, Outgoing, Probe, Progress, Reader, check_calls, digest_of,
+    malformed,
 };
 use super::lessons::{Dropped, Lesson, Lessons};
-use super::metadata::Probe;
 use super::refusal::{self, Optional};
 use super::size::{StreamSize, check_size, check_values};
-use super::{anthropic, gemini, http, metadata, ollama, openai, openai_chat};
+use super::{anthropic, gemini, http, ollama, openai, openai_chat};
 use crate::agent::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use crate::clock::Clock;
 use crate::config::{Remote, WireFormat};
@@ -232,15 +232,8 @@ impl RemoteModel {
 
     async fn ask(&self) -> Result<Probe, ModelError> {
         let (base, model) = (&self.settings.base_url, &self.settings.model);
-        let (url, body) = match self.settings.format {
-            WireFormat::Gemini => {
-                (format!("{base}/models/{}", model.trim_start_matches("models/")), None)
-            }
-            WireFormat::Anthropic | WireFormat::Openai => (format!("{base}/models/{model}"), None),
-            // Few compatible servers implement the endpoint for a single model.
-            WireFormat::OpenaiChat => (format!("{base}/models"), None),
-            WireFormat::Ollama => (format!("{base}/api/show"), Some(json!({"model": model}))),
-        };
+        let MetadataRequest { path, body } = self.format.metadata_request(model);
+        let url = format!("{base}{path}");
         let builder = match &body {
             None => self.http()?.get(url),
             Some(body) => self.http()?.post(url).json(body),
@@ -250,7 +243,7 @@ impl RemoteModel {
         let patience = http::Patience { first_byte: idle, idle };
         let answer = http::send(builder, patience, self.clock.as_ref()).await?;
         let body = http::collect(http::capped(answer.pieces())).await?;
-        metadata::read(self.settings.format, model, &body)
+        self.format.read_metadata(model, &body)
     }
 
     fn with_headers(

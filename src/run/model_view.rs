@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::host::Host;
 use super::lessons::{Learned, ask, remember};
 use crate::catalogue::{Facts, Origin, Price, PriceRow, Prices, SourceKind};
-use crate::config::{Config, Model, Priced, Provider, Remote, WireFormat};
+use crate::config::{Config, Model, Priced, Provider, Remote};
 use crate::provider::Probe;
 use crate::store::{LessonRow, SaidRow};
 
@@ -45,7 +45,7 @@ pub(super) fn facts_with(model: &Model, said: Option<&SaidRow>) -> Facts {
     let mut facts = model.facts.clone();
     let Some((probe, as_of)) = said.and_then(read) else { return facts };
     let mut traits = probe.traits;
-    if matches!(&model.provider, Provider::Remote(remote) if remote.format == WireFormat::Ollama) {
+    if matches!(&model.provider, Provider::Remote(remote) if remote.format.is_self_hosted()) {
         // The server reserves memory for the whole window: the model's own only bounds the default.
         traits.context_window = traits.context_window.map(|most| most.min(model.context_window()));
     }

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use super::host::Host;
 use super::spec::RunSpec;
 use crate::agent::{StopSignal, Toolbox};
-use crate::config::{Config, Job, MCP_SEPARATOR, Model, Provider, SandboxMode, Tool, WireFormat};
+use crate::config::{Config, Job, MCP_SEPARATOR, Model, Provider, SandboxMode, Tool};
 use crate::domain::PreflightItem;
 use crate::gate::is_visible;
 use crate::process::{landlock_abi, sandbox_gaps, sandbox_support};
@@ -156,7 +156,7 @@ pub(super) fn credentials(model: &Model) -> Option<PreflightItem> {
     let is_own = remote.base_url == remote.format.base_url();
     let (ok, detail) = match &remote.api_key {
         Some(_) => (true, format!("a key for `{}`", model.name)),
-        None if is_own && remote.format != WireFormat::Ollama => {
+        None if is_own && !remote.format.is_self_hosted() => {
             (false, format!("no `api_key` for `{}`, but its provider requires one", model.name))
         }
         None => (true, format!("none for `{}`", model.name)),

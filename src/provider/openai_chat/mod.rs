@@ -11,9 +11,10 @@ mod request;
 use serde_json::Value;
 
 use super::body::remove_fields;
-use super::format::{Format, Outgoing, Reader, derived_id, wire_id};
+use super::format::{Format, MetadataRequest, Outgoing, Probe, Reader, derived_id, wire_id};
+use super::metadata;
 use super::refusal::Optional;
-use crate::agent::ModelRequest;
+use crate::agent::{ModelError, ModelRequest};
 use crate::config::Remote;
 use crate::domain::CallId;
 
@@ -71,6 +72,15 @@ impl Format for OpenaiChat {
 
     fn reader(&self) -> Box<dyn Reader> {
         Box::new(answer::Answer::default())
+    }
+
+    // Few compatible servers implement the endpoint for a single model.
+    fn metadata_request(&self, _model: &str) -> MetadataRequest {
+        MetadataRequest { path: "/models".to_owned(), body: None }
+    }
+
+    fn read_metadata(&self, model: &str, body: &[u8]) -> Result<Probe, ModelError> {
+        metadata::of_list(model, body)
     }
 
     fn stop_words(&self) -> &'static [&'static str] {
