@@ -1,9 +1,9 @@
-//! The runs that are not over, and where each of them is. Pure: it has no task, no disk and no clock.
+//! The book has every run that is not over, with its phase. It does no I/O and reads no clock.
 //!
-//! [`Book::step`] takes what happens and returns what to do next ([`Effect`]); the supervisor carries
-//! that out. The book changes only in `step` and once a row is written, so that the rows of the ledger
-//! tell the same as the book after a crash. Code that acts on a run matches on its [`Phase`], so that
-//! the compiler names each such place if a phase is added.
+//! [`Book::step`] takes an [`Input`] and returns [`Effect`]s; the supervisor carries them out. An
+//! [`Effect::Try`] changes the book only after its row is written. An [`Effect::Keep`] changes the book
+//! at once, and the outbox keeps the row. A match on [`Phase`] has no `_` arm, so the compiler names it
+//! when a phase is added. It does not name filters by [`Kind`].
 
 mod effect;
 mod ends;
@@ -20,7 +20,7 @@ use chrono::{DateTime, Utc};
 use tokio::time::Instant;
 
 use super::recovery::Resumable;
-use super::rules::{WaitsFor, runs_regardless};
+use super::rules::{WaitsFor, ignores_overlap};
 use crate::config::Config;
 use crate::domain::{JobName, Origin, RunId, Stop, Trigger};
 use crate::store::QueuedRun;
@@ -37,9 +37,8 @@ pub(super) struct Waiting {
     pub(super) job: JobName,
     pub(super) origin: Origin,
     pub(super) waits_for: WaitsFor,
-    /// Whether it runs because of `catchup: all` or a backfill, so that `overlap` does not apply to
-    /// it.
-    pub(super) is_caught_up: bool,
+    /// Whether `overlap` does not apply: the run is an attempt, a backfill, or of `catchup: all`.
+    pub(super) ignores_overlap: bool,
 }
 
 impl Waiting {
@@ -57,9 +56,8 @@ pub(super) struct Entry {
     pub(super) job: Option<JobName>,
     /// Why it began; `None` if nothing tells it.
     pub(super) origin: Option<Origin>,
-    /// Whether it runs because of `catchup: all` or a backfill, so that `overlap` does not apply to
-    /// it.
-    pub(super) is_caught_up: bool,
+    /// Whether `overlap` does not apply: the run is an attempt, a backfill, or of `catchup: all`.
+    pub(super) ignores_overlap: bool,
     pub(super) phase: Phase,
     /// How it is to end, if a person, a newer run or the stop of the daemon ends it.
     pub(super) stop: Option<Stop>,
@@ -67,7 +65,7 @@ pub(super) struct Entry {
     failures: u32,
 }
 
-/// Where a run is that is not over.
+/// The phase of a run that is not over.
 #[derive(Debug)]
 pub(super) enum Phase {
     /// An attempt that waits for its time.
@@ -86,7 +84,8 @@ pub(super) enum Phase {
         model: String,
         is_resumed: bool,
     },
-    /// It has begun and not ended, and no task works on it: recovery tries again.
+    /// Only recovery works on it: it has begun and not ended, or it has not begun and recovery must
+    /// remove what it left.
     Open {
         fault: Fault,
         /// Whether it will not continue, so that recovery only tries to end it.
@@ -130,20 +129,20 @@ impl Phase {
 
 impl Entry {
     fn new(waiting: Waiting, phase: Phase) -> Self {
-        let Waiting { job, origin, is_caught_up, .. } = waiting;
+        let Waiting { job, origin, ignores_overlap, .. } = waiting;
         let (job, origin) = (Some(job), Some(origin));
-        Self { job, origin, is_caught_up, phase, stop: None, failures: 0 }
+        Self { job, origin, ignores_overlap, phase, stop: None, failures: 0 }
     }
 
     /// Returns a run that continues. It does not wait for other runs of its job.
     fn resumed(run: Resumable) -> Self {
         // Its next attempt plans if it plans.
         let (job, origin) = (&run.spec.job, run.spec.repeatable_origin());
-        let is_caught_up = runs_regardless(origin.trigger, job.catchup);
+        let ignores_overlap = ignores_overlap(origin.trigger, job.catchup);
         let (job, origin) = (Some(job.name.clone()), Some(origin));
         let (waits_for, resumed) = (WaitsFor::Nothing, Some(Box::new(run)));
         let phase = Phase::Queued { waits_for, number: None, resumed };
-        Self { job, origin, is_caught_up, phase, stop: None, failures: 0 }
+        Self { job, origin, ignores_overlap, phase, stop: None, failures: 0 }
     }
 
     /// Tells whether the run is that of a slot, waits in the queue and has not begun.
@@ -156,7 +155,7 @@ impl Entry {
     /// a backfill or of `catchup: all` runs beside the schedule. True if nothing tells.
     fn is_replaceable(&self) -> bool {
         let trigger = self.origin.as_ref().map(|origin| origin.trigger);
-        !self.is_caught_up || trigger.is_none_or(|trigger| trigger == Trigger::Retry)
+        !self.ignores_overlap || trigger.is_none_or(|trigger| trigger == Trigger::Retry)
     }
 }
 
@@ -167,7 +166,7 @@ pub(super) struct Moment<'a> {
     pub(super) now: DateTime<Utc>,
     /// The last time that is believed; `now`, unless the clock is in doubt (CRON-8).
     pub(super) believed: DateTime<Utc>,
-    /// The same moment, by the clock that nobody sets.
+    /// The same moment, on the monotonic clock.
     pub(super) at: Instant,
     pub(super) is_stopping: bool,
 }
@@ -264,7 +263,7 @@ impl Book {
     }
 
     /// Removes the queued slots that `stays` rejects, after their rows are written. The others keep
-    /// their places, and wait for what `waits_for` says of the run and of what it waited for.
+    /// their positions. `waits_for` gets each of them and its old [`WaitsFor`], and returns the new one.
     pub(super) fn renew_slots(
         &mut self,
         stays: impl Fn(&Entry) -> bool,
@@ -287,19 +286,17 @@ impl Book {
         }
     }
 
-    /// Adds a run.
     fn insert(&mut self, run_id: RunId, mut run: Entry) {
         self.remove(&run_id);
         self.list(&run_id, &run);
-        self.occupy(&run_id, &mut run);
+        self.add_to_queue(&run_id, &mut run);
         self.runs.insert(run_id, run);
     }
 
-    /// Removes a run.
     fn remove(&mut self, run_id: &RunId) -> Option<Entry> {
         let run = self.runs.remove(run_id)?;
         self.unlist(run_id, &run);
-        self.vacate(&run, &run.phase);
+        self.remove_from_queue(&run, &run.phase);
         Some(run)
     }
 
@@ -310,8 +307,8 @@ impl Book {
         let old = std::mem::replace(&mut run.phase, phase);
         self.list(run_id, &run);
         // The run keeps its job busy in between: another run of the job must not become ready.
-        self.occupy(run_id, &mut run);
-        self.vacate(&run, &old);
+        self.add_to_queue(run_id, &mut run);
+        self.remove_from_queue(&run, &old);
         self.runs.insert(run_id.clone(), run);
         Some(old)
     }
@@ -343,8 +340,8 @@ impl Book {
         }
     }
 
-    /// Lets a run take its place in the queue or among the active runs of its job.
-    fn occupy(&mut self, run_id: &RunId, run: &mut Entry) {
+    /// Adds a run to the queue, or counts it as active for its job.
+    fn add_to_queue(&mut self, run_id: &RunId, run: &mut Entry) {
         let is_slot = run.is_new_slot();
         let Some(job) = &run.job else { return };
         match &mut run.phase {
@@ -353,21 +350,21 @@ impl Book {
                 *number =
                     Some(self.queue.push(*number, Ticket { run_id, job, waits_for, is_slot }));
             }
-            Phase::Active { .. } => self.queue.hold(job, run.is_caught_up),
+            Phase::Active { .. } => self.queue.hold(job, run.ignores_overlap),
             // `catchup: all` may have started it, so the next run of that kind waits for it too.
             Phase::Open { is_given_up: false, .. } => self.queue.hold(job, true),
             Phase::Open { is_given_up: true, .. } | Phase::Delayed { .. } | Phase::Settling(_) => {}
         }
     }
 
-    /// Ends what [`Self::occupy`] began for a run that was in `phase`.
-    fn vacate(&mut self, run: &Entry, phase: &Phase) {
+    /// Ends what [`Self::add_to_queue`] began for a run that was in `phase`.
+    fn remove_from_queue(&mut self, run: &Entry, phase: &Phase) {
         let Some(job) = &run.job else { return };
         match phase {
             Phase::Queued { number, .. } => {
                 number.iter().for_each(|number| self.queue.remove(job, *number));
             }
-            Phase::Active { .. } => self.queue.release(job, run.is_caught_up),
+            Phase::Active { .. } => self.queue.release(job, run.ignores_overlap),
             Phase::Open { is_given_up: false, .. } => self.queue.release(job, true),
             Phase::Open { is_given_up: true, .. } | Phase::Delayed { .. } | Phase::Settling(_) => {}
         }

@@ -1,5 +1,5 @@
-//! Writes what is decided to the ledger, in order. What cannot be written is kept until the disk can be
-//! written again; until then, no run begins (STATE-4, STATE-8).
+//! Writes changes to the ledger, in order. Keeps each change that fails until the disk can be written.
+//! Until then, no run begins (STATE-4, STATE-8).
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -18,7 +18,7 @@ pub(super) enum WaitsFor {
 }
 
 /// Tells whether `overlap` does not apply to the run of a slot.
-pub(super) fn runs_regardless(trigger: Trigger, catchup: Catchup) -> bool {
+pub(super) fn ignores_overlap(trigger: Trigger, catchup: Catchup) -> bool {
     match trigger {
         Trigger::Backfill | Trigger::Retry => true,
         Trigger::Catchup => catchup == Catchup::All,
@@ -27,11 +27,11 @@ pub(super) fn runs_regardless(trigger: Trigger, catchup: Catchup) -> bool {
 }
 
 /// Returns which runs of its job a slot's run waits for.
-pub(super) fn waits_for(job: &Job, trigger: Trigger, is_caught_up: bool) -> WaitsFor {
+pub(super) fn waits_for(job: &Job, trigger: Trigger, ignores_overlap: bool) -> WaitsFor {
     match job.overlap {
         // Under `allow_all`, a scheduled run may always be active, so do not wait for all runs.
         Overlap::AllowAll
-            if is_caught_up || matches!(trigger, Trigger::Backfill | Trigger::Retry) =>
+            if ignores_overlap || matches!(trigger, Trigger::Backfill | Trigger::Retry) =>
         {
             WaitsFor::CaughtUp
         }

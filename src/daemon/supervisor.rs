@@ -244,13 +244,13 @@ impl Supervisor {
 
     /// Takes an input, and carries out what follows from it.
     ///
-    /// *Errors*: a change that was to be written at once could not be; nothing depends on it yet.
+    /// *Errors*: the ledger refused the change of an [`Effect::Try`]; nothing depends on it yet.
     async fn try_act(&mut self, input: Input) -> Result<(), String> {
         let effects = self.step(input);
         self.carry_out(effects).await
     }
 
-    /// Takes an input none of whose effects must be written at once, and carries out what follows.
+    /// Takes an input without an [`Effect::Try`], and carries out its effects.
     async fn act(&mut self, input: Input) {
         if let Err(error) = self.try_act(input).await {
             tracing::error!(error, "failed to write a change; dutyd decides again");

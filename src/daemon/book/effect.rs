@@ -10,7 +10,6 @@ use crate::domain::{JobName, Origin, RunId, Stop, StopReason};
 use crate::run::{Ended, RunError};
 use crate::store::{EndedRuns, GivenUp, QueuedRun, RunEnd, SlotState};
 
-/// What happens.
 #[derive(Debug)]
 pub(in crate::daemon) enum Input {
     /// These runs have their rows in the queue.
@@ -23,14 +22,14 @@ pub(in crate::daemon) enum Input {
     Open { run_id: RunId, job: Option<JobName>, why: String },
     /// These runs are to end; `why` tells why they do not continue after a crash.
     Cancel { runs: Vec<RunId>, stop: Stop, why: String },
-    /// A newer run of this job takes the place of those that have begun. `at_once` leaves their
-    /// processes no time.
+    /// A newer run of this job replaces those that have begun. With `at_once`, their processes get no
+    /// grace period.
     Replace { job: JobName, at_once: bool },
     /// The ledger has the ends of these runs, which had not begun.
     EndedUnbegun(Vec<RunId>),
     /// Time has passed: attempts may begin.
     Tick,
-    /// Time has passed, and recovery is at rest: open runs may be tried again.
+    /// Time has passed, and recovery is not in progress: open runs may be tried again.
     Recover,
     /// Runs may begin. These active runs wait for their models.
     Room { waiting: BTreeSet<String> },
@@ -42,9 +41,11 @@ pub(in crate::daemon) enum Input {
     NotBegun { run_id: RunId, reason: String },
     /// The task of this run has ended. `next` is the id of the next attempt, if there is one.
     Ended { run_id: RunId, result: Result<Box<Ended>, RunError>, has_begun: bool, next: RunId },
-    /// What this run left, which had not begun, was to be removed.
+    /// The supervisor tried to remove the files of this run, which had not begun. `is_gone` tells
+    /// whether it did.
     ClearedAway { run_id: RunId, error: RunError, is_gone: bool },
-    /// The run, whose task panicked, was to end. The result tells whether it had begun.
+    /// Recovery tried to end this run, whose task panicked. `had_begun` tells whether it had begun, or
+    /// why it stays open.
     PanicSettled { run_id: RunId, had_begun: Result<bool, String> },
     /// Recovery has tried these runs again.
     Recovered(Recovery),
@@ -86,7 +87,6 @@ pub(in crate::daemon) enum Effect {
     FindSlot(RunId),
 }
 
-/// A change of the ledger.
 #[derive(Debug)]
 pub(in crate::daemon) enum Change {
     /// The run begins or continues.
@@ -119,7 +119,7 @@ pub(in crate::daemon) struct SlotEnd {
 }
 
 /// Returns the effect that records the end of a run that did not begin, or did not run to its end.
-pub(super) fn end_waiting(
+pub(super) fn effect_to_end_waiting(
     run_id: RunId,
     state: SlotState,
     stop_reason: StopReason,

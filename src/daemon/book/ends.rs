@@ -1,6 +1,6 @@
 //! The ends of runs: what the ledger keeps of them, and whether a run begins again.
 
-use super::effect::{Change, Effect, end_waiting};
+use super::effect::{Change, Effect, effect_to_end_waiting};
 use super::retries::FailedRun;
 use super::{Book, Entry, Moment, Phase, Waiting};
 use crate::daemon::recovery::RecordedEnd;
@@ -20,7 +20,7 @@ pub(in crate::daemon) fn is_good(outcome: Outcome) -> Option<bool> {
 }
 
 /// Returns the change that records the end of a run, which may pause its job.
-pub(in crate::daemon) fn end_run(
+pub(in crate::daemon) fn change_to_end(
     run_id: RunId,
     job: JobName,
     outcome: Outcome,
@@ -28,11 +28,11 @@ pub(in crate::daemon) fn end_run(
     moment: &Moment<'_>,
 ) -> Change {
     let reason = format!("{outcome} ({stop_reason})");
-    end_run_because(run_id, job, outcome, stop_reason, reason, moment)
+    change_to_end_because(run_id, job, outcome, stop_reason, reason, moment)
 }
 
 /// Returns the same change, with a reason of its own for the rows of the slots.
-fn end_run_because(
+fn change_to_end_because(
     run_id: RunId,
     job: JobName,
     outcome: Outcome,
@@ -90,7 +90,7 @@ impl Book {
                 tracing::warn!(job = job.as_str(), %run_id, reason, "the run did not begin");
                 self.remove(&run_id);
                 let (state, stop_reason) = (SlotState::OverBudget, StopReason::BudgetExceeded);
-                vec![end_waiting(run_id, state, stop_reason, reason)]
+                vec![effect_to_end_waiting(run_id, state, stop_reason, reason)]
             }
             Err(error) => {
                 tracing::error!(job = job.as_str(), %run_id, %error, "failed to record a run");
@@ -137,7 +137,7 @@ impl Book {
             }
             RunExit::RecordFailed => {
                 effects.push(Effect::DiskFailed(format!("the record of a run: {error}")));
-                effects.push(give_up(&run_id, error));
+                effects.push(effect_to_give_up(&run_id, error));
                 self.leave_open(&run_id, None, error.to_owned(), moment);
             }
         }
@@ -148,11 +148,9 @@ impl Book {
         let failed = origin.filter(|_| may_retry).map(|origin| FailedRun { origin, stop_reason });
         let attempt =
             failed.and_then(|failed| self.repeat(&job, &run_id, failed, moment.now, next, moment));
-        effects.push(
-            attempt.unwrap_or_else(|| {
-                Effect::Keep(end_run(run_id, job, outcome, stop_reason, moment))
-            }),
-        );
+        effects.push(attempt.unwrap_or_else(|| {
+            Effect::Keep(change_to_end(run_id, job, outcome, stop_reason, moment))
+        }));
         effects
     }
 
@@ -171,7 +169,7 @@ impl Book {
             self.repeat(&job, &run_id, failed, ended_at, next, moment)
         });
         attempt.unwrap_or_else(|| {
-            Effect::Keep(end_run_because(run_id, job, outcome, stop_reason, reason, moment))
+            Effect::Keep(change_to_end_because(run_id, job, outcome, stop_reason, reason, moment))
         })
     }
 
@@ -207,8 +205,8 @@ impl Book {
         }
         let reason = format!("did not run to its end: {error}");
         let (state, stop_reason) = (SlotState::Missed, StopReason::RecordFailed);
-        let end = end_waiting(run_id.clone(), state, stop_reason, reason);
-        let given_up = has_begun.then(|| give_up(run_id, &error.to_string()));
+        let end = effect_to_end_waiting(run_id.clone(), state, stop_reason, reason);
+        let given_up = has_begun.then(|| effect_to_give_up(run_id, &error.to_string()));
         [end].into_iter().chain(given_up).collect()
     }
 
@@ -235,20 +233,21 @@ impl Book {
         if moment.is_stopping {
             return None;
         }
-        let (origin, job, is_caught_up) = (run.origin.clone()?, run.job.clone()?, run.is_caught_up);
+        let (origin, job, ignores_overlap) =
+            (run.origin.clone()?, run.job.clone()?, run.ignores_overlap);
         let config = moment.config.jobs.get(&job)?;
         let waited = (moment.now - run_id.made_at()?).to_std();
         if waited.is_ok_and(|waited| waited > window(config)) {
             return None;
         }
         let waits_for = match origin.slot {
-            Some(_) => waits_for(config, origin.trigger, is_caught_up),
+            Some(_) => waits_for(config, origin.trigger, ignores_overlap),
             None => WaitsFor::Nothing,
         };
-        Some(Waiting { run_id: run_id.clone(), job, origin, waits_for, is_caught_up })
+        Some(Waiting { run_id: run_id.clone(), job, origin, waits_for, ignores_overlap })
     }
 
-    /// Handles a run whose task panicked and that was to end.
+    /// Handles what recovery did with a run whose task panicked.
     pub(super) fn on_panic(
         &mut self,
         run_id: RunId,
@@ -259,7 +258,7 @@ impl Book {
             return Vec::new();
         };
         let (outcome, stop_reason) = (Outcome::Failed, StopReason::InternalError);
-        let end = Effect::Keep(end_run(run_id.clone(), job, outcome, stop_reason, moment));
+        let end = Effect::Keep(change_to_end(run_id.clone(), job, outcome, stop_reason, moment));
         match had_begun {
             Ok(true) => {
                 self.remove(&run_id);
@@ -268,11 +267,11 @@ impl Book {
             Ok(false) => {
                 self.remove(&run_id);
                 let reason = "a bug in dutyd ended the run before it began; see its log".to_owned();
-                vec![end_waiting(run_id, SlotState::Missed, stop_reason, reason)]
+                vec![effect_to_end_waiting(run_id, SlotState::Missed, stop_reason, reason)]
             }
             Err(error) => {
                 let failed = Effect::DiskFailed(format!("the end of a run: {error}"));
-                let given_up = give_up(&run_id, "a bug in dutyd ended it");
+                let given_up = effect_to_give_up(&run_id, "a bug in dutyd ended it");
                 self.leave_open(&run_id, None, error, moment);
                 vec![failed, given_up, end]
             }
@@ -281,7 +280,7 @@ impl Book {
 }
 
 /// Returns the effect that records that a run must not be resumed after a crash.
-pub(super) fn give_up(run_id: &RunId, why: &str) -> Effect {
+pub(super) fn effect_to_give_up(run_id: &RunId, why: &str) -> Effect {
     let given_up = GivenUp::interrupted(why.to_owned());
     Effect::Keep(Change::GiveUp(run_id.clone(), given_up))
 }

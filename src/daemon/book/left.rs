@@ -1,4 +1,4 @@
-//! Folds the rows of the queue that an earlier daemon left into the book.
+//! Turns the queue rows of an earlier daemon into inputs of the book.
 
 use chrono::{DateTime, Utc};
 
@@ -8,7 +8,7 @@ use crate::daemon::rules::{WaitsFor, attempt_waits_for, why_too_late};
 use crate::domain::{StopReason, Trigger};
 use crate::store::{EndedRuns, QueuedRun, SlotState};
 
-/// Tells whether a run waits without a due time that decides about it.
+/// Tells whether the queue row alone decides. For the other triggers, the slot decides.
 pub(in crate::daemon) fn is_left(run: &QueuedRun) -> bool {
     match run.origin.trigger {
         Trigger::Manual | Trigger::Retry => true,
@@ -38,7 +38,8 @@ pub(in crate::daemon) fn input_of_left(
         let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
         return Err(EndedRuns { runs: vec![run_id], state, stop_reason, reason });
     }
-    let waiting = |waits_for| Waiting { run_id, job, origin, waits_for, is_caught_up: is_attempt };
+    let waiting =
+        |waits_for| Waiting { run_id, job, origin, waits_for, ignores_overlap: is_attempt };
     Ok(if is_attempt {
         let attempt = waiting(attempt_waits_for(of_config.map(AsRef::as_ref)));
         Input::Delayed { attempt, begins_at }

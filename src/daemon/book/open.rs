@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::effect::{Effect, SlotEnd, end_waiting};
-use super::ends::{end_run, give_up};
+use super::effect::{Effect, SlotEnd, effect_to_end_waiting};
+use super::ends::{change_to_end, effect_to_give_up};
 use super::{Book, Entry, Fault, Kind, Moment, Phase};
 use crate::daemon::recovery::{Recovered, Recovery};
 use crate::domain::{JobName, RunId, StopReason};
@@ -25,7 +25,8 @@ const MAX_FAILURES: u32 = 17;
 const GIVEN_UP: &str = "every attempt to continue it failed, for an hour; see the log of dutyd";
 
 impl Entry {
-    /// Counts a failure of the recovery; returns when to retry. A run that is to end is retried soon.
+    /// Counts a failure of the recovery; returns the pause before the next retry, which is short for a
+    /// run that is to end.
     fn count_failure(&mut self) -> Duration {
         let pause = PAUSE.saturating_mul(1 << self.failures.min(16)).min(MAX_PAUSE);
         self.failures += 1;
@@ -48,14 +49,14 @@ impl Book {
         why: String,
         moment: &Moment<'_>,
     ) {
-        let fault = self.fault(run_id, job, why, moment);
+        let fault = self.record_fault(run_id, job, why, moment);
         self.set_phase(run_id, Phase::Open { fault, is_given_up: self.is_given_up(run_id) });
     }
 
     /// Records that a run that had not begun is open, so that recovery clears away what it left. Its job
     /// is not busy.
     pub(super) fn leave_unbegun(&mut self, run_id: &RunId, why: String, moment: &Moment<'_>) {
-        let fault = self.fault(run_id, None, why, moment);
+        let fault = self.record_fault(run_id, None, why, moment);
         self.set_phase(run_id, Phase::Open { fault, is_given_up: true });
     }
 
@@ -76,12 +77,12 @@ impl Book {
     /// Records that a run has its last line, but that the ledger or the index lacks its end. Its job is
     /// not busy.
     pub(super) fn leave_settling(&mut self, run_id: &RunId, why: String, moment: &Moment<'_>) {
-        let fault = self.fault(run_id, None, why, moment);
+        let fault = self.record_fault(run_id, None, why, moment);
         self.set_phase(run_id, Phase::Settling(fault));
     }
 
     /// Counts a failure to recover a run; returns its fault. Adds a run that is unknown.
-    fn fault(
+    fn record_fault(
         &mut self,
         run_id: &RunId,
         job: Option<JobName>,
@@ -92,7 +93,7 @@ impl Book {
         if !self.runs.contains_key(run_id) {
             let phase = Phase::Settling(fault.clone());
             let (origin, stop) = (None, None);
-            let run = Entry { job, origin, is_caught_up: false, phase, stop, failures: 0 };
+            let run = Entry { job, origin, ignores_overlap: false, phase, stop, failures: 0 };
             self.insert(run_id.clone(), run);
         } else if let Some(Phase::Open { fault: before, .. } | Phase::Settling(before)) =
             self.runs.get(run_id).map(|run| &run.phase)
@@ -126,7 +127,7 @@ impl Book {
                 let fault = fault.clone();
                 self.set_phase(&run_id, Phase::Open { fault, is_given_up: true });
             }
-            effects.push(give_up(&run_id, GIVEN_UP));
+            effects.push(effect_to_give_up(&run_id, GIVEN_UP));
         }
         if !ready.is_empty() {
             effects.push(Effect::Recover(ready));
@@ -168,12 +169,16 @@ impl Book {
         }
         for Recovered { run_id, began, .. } in ended {
             self.remove(&run_id);
-            effects.push(if began { Effect::FindSlot(run_id) } else { end_unbegun(run_id) });
+            effects.push(if began {
+                Effect::FindSlot(run_id)
+            } else {
+                effect_to_end_unbegun(run_id)
+            });
         }
         effects
     }
 
-    /// Records the end of a run that recovery has ended in its slot.
+    /// Records in the slot of a run how recovery ended it.
     pub(super) fn close_slot(
         &mut self,
         run_id: RunId,
@@ -183,10 +188,10 @@ impl Book {
         match slot {
             Ok(None) => Vec::new(),
             Ok(Some(SlotEnd { job, end: Some(end) })) => {
-                let end = end_run(run_id, job, end.outcome, end.stop_reason, moment);
+                let end = change_to_end(run_id, job, end.outcome, end.stop_reason, moment);
                 vec![Effect::Keep(end)]
             }
-            Ok(Some(SlotEnd { end: None, .. })) => vec![end_unbegun(run_id)],
+            Ok(Some(SlotEnd { end: None, .. })) => vec![effect_to_end_unbegun(run_id)],
             Err(why) => {
                 self.leave_open(&run_id, None, why, moment);
                 Vec::new()
@@ -196,7 +201,7 @@ impl Book {
 }
 
 /// Returns the effect that records that a run did not begin, in its slot and in the queue.
-fn end_unbegun(run_id: RunId) -> Effect {
+fn effect_to_end_unbegun(run_id: RunId) -> Effect {
     let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
-    end_waiting(run_id, state, stop_reason, "its run did not begin".to_owned())
+    effect_to_end_waiting(run_id, state, stop_reason, "its run did not begin".to_owned())
 }

@@ -46,7 +46,7 @@ impl JobRuns {
     }
 }
 
-/// The queue, oldest run first. Starting, adding and ending a run do not search the queue.
+/// The queue, oldest run first. Only [`Self::next`] searches, among the ready runs without a place.
 #[derive(Default)]
 pub(super) struct Queue {
     /// Runs that may start once there is room, by their number in the order of arrival. Of the runs
@@ -72,7 +72,7 @@ impl Queue {
         self.jobs.get(job).map_or(0, |runs| runs.slots)
     }
 
-    /// Adds a run, at its old place if it has a number; returns its number.
+    /// Adds a run, at its old position if it has a number; returns its number.
     pub(super) fn push(&mut self, number: Option<u64>, ticket: Ticket) -> u64 {
         let number = number.unwrap_or(self.arrived);
         self.arrived = self.arrived.max(number + 1);
@@ -86,7 +86,7 @@ impl Queue {
             }
             WaitsFor::CaughtUp | WaitsFor::AllRuns => {
                 runs.put_behind(number, ticket);
-                // A run that returns to its place may be older than the one that became ready.
+                // A run that returns to its position may be older than the one that became ready.
                 if runs.serial.is_some_and(|serial| serial > number) {
                     self.put_serial_behind(&job);
                 }
@@ -112,7 +112,7 @@ impl Queue {
         }
     }
 
-    /// Puts the ready run of a job that waits for others back behind.
+    /// Makes the run of a job that waits for others not ready again.
     fn put_serial_behind(&mut self, job: &JobName) {
         let Some(runs) = self.jobs.get_mut(job) else { return };
         if let Some(number) = runs.serial.take()
@@ -123,7 +123,6 @@ impl Queue {
         }
     }
 
-    /// Removes a queued run.
     pub(super) fn remove(&mut self, job: &JobName, number: u64) {
         let Some(runs) = self.jobs.get_mut(job) else { return };
         let ticket = if runs.ready.remove(&number) {
@@ -138,17 +137,17 @@ impl Queue {
     }
 
     /// Counts a run of a job as active until [`Self::release`].
-    pub(super) fn hold(&mut self, job: &JobName, is_caught_up: bool) {
+    pub(super) fn hold(&mut self, job: &JobName, ignores_overlap: bool) {
         let runs = self.jobs.entry(job.clone()).or_default();
         runs.active += 1;
-        runs.caught_up += usize::from(is_caught_up);
+        runs.caught_up += usize::from(ignores_overlap);
     }
 
     /// Ends what [`Self::hold`] began.
-    pub(super) fn release(&mut self, job: &JobName, is_caught_up: bool) {
+    pub(super) fn release(&mut self, job: &JobName, ignores_overlap: bool) {
         if let Some(runs) = self.jobs.get_mut(job) {
             runs.active -= 1;
-            runs.caught_up -= usize::from(is_caught_up);
+            runs.caught_up -= usize::from(ignores_overlap);
         }
         self.advance(job);
     }

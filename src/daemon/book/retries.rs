@@ -43,7 +43,7 @@ impl Book {
         tracing::info!(job = job.as_str(), %run_id, %next, reason, "queued the next attempt of a run");
         let waits_for = attempt_waits_for(Some(config));
         let (job, origin) = (job.clone(), origin.next_attempt());
-        let attempt = Waiting { run_id: next, job, origin, waits_for, is_caught_up: true };
+        let attempt = Waiting { run_id: next, job, origin, waits_for, ignores_overlap: true };
         let queued = attempt.to_row(Some(begins_at));
         self.delay(attempt, begins_at);
         let next = NextAttempt { failed: run_id.clone(), queued, reason };

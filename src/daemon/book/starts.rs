@@ -114,7 +114,7 @@ impl Book {
         places
     }
 
-    /// Records that the oldest queued run begins that may start and has a place.
+    /// Returns the effect that starts the oldest queued run with a place.
     pub(super) fn start_next(
         &mut self,
         waiting: &BTreeSet<String>,

@@ -1,6 +1,6 @@
 //! Takes what happens to the runs: one place names every input. Cancels runs.
 
-use super::effect::{Change, Effect, Input, end_waiting};
+use super::effect::{Change, Effect, Input, effect_to_end_waiting};
 use super::starts::model_of_run;
 use super::{Book, Entry, Kind, Moment, Phase, Waiting};
 use crate::domain::{JobName, RunId, Stop, StopReason};
@@ -52,7 +52,7 @@ impl Book {
             Input::NotBegun { run_id, reason } => {
                 self.remove(&run_id);
                 let (state, stop_reason) = (SlotState::Missed, StopReason::Interrupted);
-                vec![end_waiting(run_id, state, stop_reason, reason)]
+                vec![effect_to_end_waiting(run_id, state, stop_reason, reason)]
             }
             Input::Ended { run_id, result, has_begun, next } => {
                 self.on_ended(run_id, result, has_begun, next, moment)

@@ -28,9 +28,10 @@ impl Book {
     }
 
     /// Ends the oldest active run of a job and of this kind.
-    pub(in crate::daemon) fn end_oldest(&mut self, job: &str, is_caught_up: bool) {
-        let is_it =
-            |run: &Entry| run.is_caught_up == is_caught_up && run.phase.kind() == Kind::Active;
+    pub(in crate::daemon) fn end_oldest(&mut self, job: &str, ignores_overlap: bool) {
+        let is_it = |run: &Entry| {
+            run.ignores_overlap == ignores_overlap && run.phase.kind() == Kind::Active
+        };
         let run_id = self.of_job(job).find(|(_, run)| is_it(run)).unwrap().0.clone();
         self.remove(&run_id);
     }
@@ -40,7 +41,8 @@ impl Book {
         let (model, is_resumed) = (String::new(), false);
         let origin = Origin::manual(RunRequest::default(), None);
         let (job, waits_for) = (JobName::parse(job).unwrap(), WaitsFor::Nothing);
-        let run = Waiting { run_id: run_id.clone(), job, origin, waits_for, is_caught_up: false };
+        let run =
+            Waiting { run_id: run_id.clone(), job, origin, waits_for, ignores_overlap: false };
         self.insert(run_id, Entry::new(run, Phase::Active { model, is_resumed }));
     }
 
@@ -52,9 +54,9 @@ impl Book {
 
 fn waiting_of(run_id: &RunId, run: &Entry) -> Option<Waiting> {
     let Phase::Queued { waits_for, .. } = run.phase else { return None };
-    let (run_id, is_caught_up) = (run_id.clone(), run.is_caught_up);
+    let (run_id, ignores_overlap) = (run_id.clone(), run.ignores_overlap);
     let (job, origin) = (run.job.clone()?, run.origin.clone()?);
-    Some(Waiting { run_id, job, origin, waits_for, is_caught_up })
+    Some(Waiting { run_id, job, origin, waits_for, ignores_overlap })
 }
 
 fn run_id(number: u64) -> RunId {
@@ -67,7 +69,7 @@ fn run(number: u64, job: &str, waits_for: WaitsFor) -> Waiting {
     let slot = (waits_for != WaitsFor::Nothing && number % 4 != 3).then_some(time);
     let origin = Origin { slot, ..Origin::manual(RunRequest::default(), None) };
     let (run_id, job) = (run_id(number), JobName::parse(job).unwrap());
-    Waiting { run_id, job, origin, waits_for, is_caught_up: waits_for == WaitsFor::CaughtUp }
+    Waiting { run_id, job, origin, waits_for, ignores_overlap: waits_for == WaitsFor::CaughtUp }
 }
 
 /// A queue whose every operation searches the whole of it.
@@ -130,7 +132,7 @@ proptest! {
                 3 if !model.active.is_empty() => {
                     let (job, kind) = model.active.remove(at.index(model.active.len()));
                     let is_it = |run: &Entry| match run.phase.kind() {
-                        Kind::Active => run.is_caught_up == (kind == WaitsFor::CaughtUp),
+                        Kind::Active => run.ignores_overlap == (kind == WaitsFor::CaughtUp),
                         Kind::Open => kind == WaitsFor::CaughtUp,
                         _ => false,
                     };
@@ -201,7 +203,8 @@ fn a_newer_run_does_not_replace_the_first_attempt_of_a_backfill() {
     for (trigger, is_replaced) in [(Trigger::Backfill, false), (Trigger::Retry, true)] {
         let mut book = Book::default();
         let run = run(1, "a", WaitsFor::AllRuns);
-        let run = Waiting { origin: Origin { trigger, ..run.origin }, is_caught_up: true, ..run };
+        let run =
+            Waiting { origin: Origin { trigger, ..run.origin }, ignores_overlap: true, ..run };
         let (run_id, job, moment) =
             (run.run_id.clone(), run.job.clone(), moment_at(Instant::now()));
         book.queue(run);

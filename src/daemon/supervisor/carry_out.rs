@@ -15,7 +15,7 @@ use crate::text::redact::Redactor;
 impl Supervisor {
     /// Carries out effects, and what follows from them.
     ///
-    /// *Errors*: a change that was to be written at once could not be; the others are carried out.
+    /// *Errors*: the ledger refused the change of an [`Effect::Try`]; the others are carried out.
     pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
         let mut left = VecDeque::from(effects);
         let mut carried_out = Ok(());

@@ -102,9 +102,9 @@ impl Supervisor {
         }
         let run_id = new_run_id();
         let name = job.name.clone();
-        let (waits_for, is_caught_up) = (WaitsFor::Nothing, false);
+        let (waits_for, ignores_overlap) = (WaitsFor::Nothing, false);
         let waiting =
-            Waiting { run_id: run_id.clone(), job: name, origin, waits_for, is_caught_up };
+            Waiting { run_id: run_id.clone(), job: name, origin, waits_for, ignores_overlap };
         // The next start of the daemon tells by this time whether the run is too late.
         let queued = waiting.to_row(Some(self.parts.host.clock.now()));
         let places = self.book.places(&self.waiting_for_models(), &config);

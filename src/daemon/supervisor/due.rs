@@ -27,7 +27,7 @@ pub(super) struct Held {
     pub(super) span: Option<Span>,
 }
 
-/// The schedules as the clock shows them.
+/// The due times that wait, the epochs, the pauses, and the doubt about the clock.
 pub(super) struct DueTimes {
     pub(super) ticker: Ticker,
     /// Due times that wait for their start time.

@@ -234,7 +234,7 @@ impl Supervisor {
         self.book.renew_slots(stays, |run, old| {
             let job = run.job.as_ref().and_then(|job| config.jobs.get(job));
             let origin = job.zip(run.origin.as_ref());
-            origin.map_or(old, |(job, origin)| waits_for(job, origin.trigger, run.is_caught_up))
+            origin.map_or(old, |(job, origin)| waits_for(job, origin.trigger, run.ignores_overlap))
         });
         log_warnings(&loaded.report.warnings);
         self.record_changes(&old_config, &config);

@@ -10,7 +10,7 @@ use super::{CLAIM_BATCH, Input, REPEAT_WINDOW, Supervisor};
 use crate::config::{Config, Job, Overlap};
 use crate::daemon::book::Waiting;
 use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
-use crate::daemon::rules::{runs_regardless, waits_for};
+use crate::daemon::rules::{ignores_overlap, waits_for};
 use crate::daemon::views::starts_at;
 use crate::domain::{
     Epoch, JobName, Origin, Person, RunId, SlotKey, SlotTime, StopReason, Trigger,
@@ -200,14 +200,14 @@ impl Supervisor {
     fn is_replacing(&self, run: &Waiting) -> bool {
         let config = self.config.borrow();
         let job = config.jobs.get(&run.job);
-        !run.is_caught_up && job.is_some_and(|job| job.overlap.is_replacing())
+        !run.ignores_overlap && job.is_some_and(|job| job.overlap.is_replacing())
     }
 
     /// Returns the waiting slots that new runs replace.
     fn replaced_by(&self, runs: &[Waiting]) -> Vec<RunId> {
         let replaced =
             self.replacing(runs).into_iter().flat_map(|job| self.book.of_job(job.as_str()));
-        let replaced = replaced.filter(|(_, run)| run.is_new_slot() && !run.is_caught_up);
+        let replaced = replaced.filter(|(_, run)| run.is_new_slot() && !run.ignores_overlap);
         replaced.map(|(run_id, _)| run_id.clone()).collect()
     }
 
@@ -346,10 +346,10 @@ pub(super) fn of_slot(
         Disposition::Backfill => Trigger::Backfill,
         _ => return None,
     };
-    let is_caught_up = runs_regardless(trigger, job.catchup);
+    let ignores_overlap = ignores_overlap(trigger, job.catchup);
     let origin = Origin::of_slot(trigger, slot, by);
-    let waits_for = waits_for(job, trigger, is_caught_up);
-    Some(Waiting { run_id, job: job.name.clone(), origin, waits_for, is_caught_up })
+    let waits_for = waits_for(job, trigger, ignores_overlap);
+    Some(Waiting { run_id, job: job.name.clone(), origin, waits_for, ignores_overlap })
 }
 
 /// Returns the state of a slot for the ledger, and the run that it started or that covers it.

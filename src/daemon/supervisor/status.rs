@@ -105,7 +105,7 @@ impl Supervisor {
                 paused: self.paused_jobs(),
                 failing: self.failing_jobs(),
             },
-            sandbox: held(self.config.borrow().settings.security.sandbox),
+            sandbox: describe_sandbox(self.config.borrow().settings.security.sandbox),
             search_path: self.parts.host.environment.search_path(),
             cannot_begin: self.cannot_begin(),
             waits: self.model_waits(),
@@ -154,7 +154,7 @@ impl Supervisor {
 }
 
 /// Describes how tools are sandboxed unless their job sets a mode of its own.
-fn held(mode: SandboxMode) -> String {
+fn describe_sandbox(mode: SandboxMode) -> String {
     match (mode, sandbox_support()) {
         (SandboxMode::Off, _) => mode.as_str().to_owned(),
         (_, Ok(abi)) => format!("{}, Landlock {abi}{}", mode.as_str(), sandbox_gaps(abi)),

@@ -467,7 +467,7 @@ jobs: [{name: busy, schedule: '* * * * *', overlap: allow_all, catchup: all, pro
     let mut start = |bench: &mut Bench| {
         while let Some(run) = bench.supervisor.book.start_oldest() {
             let minute = run.origin.due_at().unwrap().format("%M").to_string();
-            minutes.push((minute, run.is_caught_up));
+            minutes.push((minute, run.ignores_overlap));
         }
     };
     start(&mut bench);

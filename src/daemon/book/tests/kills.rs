@@ -217,7 +217,8 @@ impl World {
         let origin = Origin::of_slot(Trigger::Schedule, time, None);
         let job = JobName::parse("j").unwrap();
         let waits_for = waits_for(&self.config.jobs[&job], Trigger::Schedule, false);
-        let run = Waiting { run_id: run_id.clone(), job, origin, waits_for, is_caught_up: false };
+        let run =
+            Waiting { run_id: run_id.clone(), job, origin, waits_for, ignores_overlap: false };
         self.disk.queue.insert(run_id.clone(), run.to_row(None));
         let row = Row { state: SlotState::Queued, run_id, reason: "due".to_owned() };
         self.disk.slots.insert(minute, row);
@@ -228,7 +229,8 @@ impl World {
         let run_id = self.new_id();
         let origin = Origin::manual(RunRequest::default(), None);
         let (job, waits_for) = (JobName::parse("j").unwrap(), WaitsFor::Nothing);
-        let run = Waiting { run_id: run_id.clone(), job, origin, waits_for, is_caught_up: false };
+        let run =
+            Waiting { run_id: run_id.clone(), job, origin, waits_for, ignores_overlap: false };
         self.disk.queue.insert(run_id, run.to_row(Some(self.now())));
         self.act(Input::Queued(vec![run]));
     }
@@ -325,7 +327,7 @@ impl World {
                 return;
             }
         }
-        panic!("the daemon does not come to rest: {:?}", self.book.iter().collect::<Vec<_>>());
+        panic!("the daemon still has runs: {:?}", self.book.iter().collect::<Vec<_>>());
     }
 
     /// Checks what must hold at any time.

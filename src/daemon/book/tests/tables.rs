@@ -86,7 +86,7 @@ fn waiting(number: u64, job: &str) -> Waiting {
     let time = SlotTime { epoch: Epoch::FIRST, due_at: DateTime::default() };
     let origin = Origin::of_slot(Trigger::Schedule, time, None);
     let (job, waits_for) = (JobName::parse(job).unwrap(), WaitsFor::AllRuns);
-    Waiting { run_id: id(number), job, origin, waits_for, is_caught_up: false }
+    Waiting { run_id: id(number), job, origin, waits_for, ignores_overlap: false }
 }
 
 impl Bench {
