@@ -117,6 +117,15 @@ pub(super) fn opens_substitution(own: &str, after: &str) -> bool {
     matches!(own, "<" | ">") && after.trim_start_matches("\\\n").starts_with('(')
 }
 
+/// Tells whether the brackets of a test are words of their own. Otherwise, bash reads a pattern, such as
+/// `[ab]`, and runs the program that matches it.
+fn has_own_brackets(test: &str) -> bool {
+    let test = test.replace("\\\n", "");
+    let inside = test.trim_start_matches('[').trim_end_matches(']');
+    let is_blank = |c: char| c.is_ascii_whitespace();
+    !test.starts_with('[') || inside.starts_with(is_blank) && inside.ends_with(is_blank)
+}
+
 /// Tells whether bash splits a node into the parts that the tree shows.
 pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
     let gap = |from: usize, to: usize| text.get(from..to).unwrap_or("?");
@@ -132,6 +141,9 @@ pub(super) fn is_divided_alike(node: &Node, text: &str) -> bool {
         if !is_blank(gap(0, first), true) || !is_blank(gap(last, text.len()), true) {
             return false;
         }
+    }
+    if node.kind == "test_command" && !has_own_brackets(node.text(text)) {
+        return false;
     }
     // A test in single brackets is a command, which ends with its line.
     if node.kind == "test_command" && !node.text(text).starts_with("[[") {
