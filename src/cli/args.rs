@@ -275,7 +275,8 @@ pub(crate) struct DoctorArgs {
 #[derive(Debug, Args)]
 pub(crate) struct ModelsArgs {
     /// Model to show in detail, by its name in config.yaml
-    pub(crate) name: Option<String>,
+    #[arg(value_name = "NAME")]
+    pub(crate) model: Option<String>,
     /// Ask each model's provider first, and keep what it says; this costs nothing
     #[arg(long)]
     pub(crate) online: bool,

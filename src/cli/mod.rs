@@ -10,6 +10,7 @@ mod cancel;
 mod check;
 mod client;
 mod columns;
+mod complete;
 mod context;
 mod demo;
 mod doctor;
@@ -59,6 +60,7 @@ pub use exit::Exit;
 /// Parses the arguments of this process, runs the verb and returns its exit code.
 #[must_use]
 pub fn main() -> ExitCode {
+    complete::answer_shell();
     let parsed = help::command().try_get_matches();
     let cli = match parsed.and_then(|matches| Cli::from_arg_matches(&matches)) {
         Ok(cli) => cli,

@@ -35,13 +35,13 @@ pub(crate) async fn models(context: &Context, args: &ModelsArgs) -> Result<ExitC
         output::note(&format!("warning: {problem}"));
     }
     let mut views = answer.models;
-    if let Some(name) = &args.name {
+    if let Some(name) = &args.model {
         views.retain(|view| view.name == *name);
         if views.is_empty() {
             return Err(CliError::not_found(format!("there is no model `{name}`")));
         }
     }
-    output::value(context.form, &views, || match &args.name {
+    output::value(context.form, &views, || match &args.model {
         Some(_) => views.iter().map(details).collect(),
         None => table(&views),
     })?;

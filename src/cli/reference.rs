@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use super::args::CompletionsArgs;
 use super::error::CliError;
 use super::exit::Exit;
-use super::{help, output};
+use super::{complete, help, output};
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> {
-    let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut help::command(), "dutyd", &mut script);
-    output::raw(&script);
+    let failed =
+        |error: std::io::Error| CliError::failed(format!("cannot write the script: {error}"));
+    output::raw(&complete::script(args.shell).map_err(failed)?);
     Ok(ExitCode::SUCCESS)
 }
 

@@ -49,6 +49,19 @@ pub(crate) async fn runs(context: &Context, args: &RunsArgs) -> Result<ExitCode,
     Ok(ExitCode::SUCCESS)
 }
 
+/// Returns the newest runs.
+///
+/// *Errors*: neither a daemon nor the files can be read.
+pub(crate) async fn newest(context: &Context, limit: u32) -> Result<Vec<RunSummary>, CliError> {
+    match source::find(context, Wanted::Record).await? {
+        Source::Daemon(daemon) => {
+            let query = RunsQuery { limit: Some(limit), ..RunsQuery::default() };
+            daemon.client.list("/runs", &query).await
+        }
+        Source::Files(_) => of_files(context, RunFilter { limit, ..RunFilter::default() }),
+    }
+}
+
 /// Returns the row of a run that is queued, or that ended in the queue, and so has no record;
 /// `None` for any other name.
 pub(crate) async fn row_without_record(

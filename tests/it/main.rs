@@ -16,6 +16,7 @@ mod budget;
 mod builtin;
 mod cli;
 mod clock;
+mod complete;
 mod control;
 mod crash;
 mod cron;
