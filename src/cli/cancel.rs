@@ -28,7 +28,11 @@ pub(crate) async fn cancel(context: &Context, args: &CancelArgs) -> Result<ExitC
             Ok(ExitCode::SUCCESS)
         }
         // No run id begins with this name, so try it as a job.
-        Err(error) if error.kind == ErrorKind::NotFound && JobName::parse(name).is_ok() => {
+        Err(error)
+            if error.kind == ErrorKind::NotFound
+                && name != "last"
+                && JobName::parse(name).is_ok() =>
+        {
             many(context, &daemon, Some(name)).await
         }
         Err(error) => Err(error),

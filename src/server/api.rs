@@ -14,11 +14,12 @@ use super::problem::Problem;
 use crate::clock::Clock;
 use crate::config::{Config, Loaded, Provider};
 use crate::daemon::{Command, Handle, StatusRefused, StatusReport};
-use crate::domain::RunId;
+use crate::domain::{JobName, RunId};
 use crate::process::HostWork;
 use crate::run::{Approvals, Host, Learned};
 use crate::sinks::Observers;
 use crate::store::{Index, Ledger, LedgerReader, RunFilter, RunSummary, StateDir, all_runs};
+use crate::text::suggest::nearest;
 
 /// How long the status waits for the files on disk. A client waits longer for the whole status.
 const FILES: Duration = Duration::from_secs(5);
@@ -77,6 +78,16 @@ pub(super) fn missing(detail: String) -> Problem {
     Problem::new(StatusCode::NOT_FOUND, detail)
 }
 
+impl Api {
+    /// Returns the answer about a job that does not exist, with the nearest name.
+    pub(super) fn no_job(&self, name: &str) -> Problem {
+        let config = self.handle.config.borrow();
+        let known = config.jobs.keys().map(JobName::as_str);
+        let near = nearest(name, known).map(|near| format!(": did you mean `{near}`?"));
+        missing(format!("there is no job `{name}`{}", near.unwrap_or_default()))
+    }
+}
+
 pub(super) fn internal(error: impl std::fmt::Display) -> Problem {
     Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
 }
@@ -133,7 +144,7 @@ impl Api {
         if is_configured || self.ledger(move |reader| reader.knows_job(&name)).await? {
             return Ok(());
         }
-        Err(missing(format!("there is no job `{job}`")))
+        Err(self.no_job(job))
     }
 
     pub(super) async fn last_runs(&self) -> Result<BTreeMap<String, RunSummary>, Problem> {

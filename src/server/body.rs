@@ -33,3 +33,37 @@ impl<S: Send + Sync, T: DeserializeOwned + Default> FromRequest<S> for OptionalB
         ))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, Default, PartialEq, serde::Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Plan {
+        plan: bool,
+    }
+
+    async fn read(content_type: Option<&str>, body: &str) -> Result<Plan, u16> {
+        let mut request = axum::http::Request::post("/");
+        if let Some(content_type) = content_type {
+            request = request.header(header::CONTENT_TYPE, content_type);
+        }
+        let request = request.body(axum::body::Body::from(body.to_owned())).unwrap();
+        let read = OptionalBody::<Plan>::from_request(request, &()).await;
+        read.map(|OptionalBody(plan)| plan).map_err(|problem| problem.status)
+    }
+
+    /// A request that asks for a plan must never become one that acts.
+    #[tokio::test]
+    async fn a_body_is_read_or_refused_and_never_ignored() {
+        const JSON: Option<&str> = Some("application/json");
+        assert_eq!(read(None, "").await, Ok(Plan { plan: false }));
+        assert_eq!(read(JSON, r#"{"plan": true}"#).await, Ok(Plan { plan: true }));
+        assert_eq!(read(None, r#"{"plan": true}"#).await, Err(415));
+        assert_eq!(read(Some("text/plain"), r#"{"plan": true}"#).await, Err(415));
+        assert_eq!(read(JSON, r#"{"plans": true}"#).await, Err(422));
+        assert_eq!(read(JSON, r#"{"plan": "#).await, Err(400));
+        assert_eq!(read(JSON, "").await, Err(400));
+    }
+}

@@ -92,7 +92,10 @@ pub(super) async fn start_run(
     tracing::info!(job = name, uid = peer.uid, "run requested");
     let request = RunRequest { vars, prompt, plan, ..RunRequest::default() };
     let origin = Origin::manual(request, peer.uid.map(person));
-    let started = api.ask(|reply| Command::Run(name, origin, reply)).await?.map_err(refused)?;
+    let started = api
+        .ask(|reply| Command::Run(name, origin, reply))
+        .await?
+        .map_err(|error| api.refused(error))?;
     Ok((StatusCode::CREATED, Json(json!(started))))
 }
 
@@ -105,7 +108,7 @@ pub(super) async fn cancel(
     tracing::info!(%run_id, uid = peer.uid, "cancel requested");
     let by = peer.uid.map(person);
     let answer = api.ask(|reply| Command::Cancel(run_id.clone(), by, reply)).await?;
-    answer.map_err(refused)?;
+    answer.map_err(|error| api.refused(error))?;
     Ok(Json(json!({ "run_id": run_id })))
 }
 
@@ -129,7 +132,7 @@ pub(super) async fn cancel_all(
     tracing::info!(job = body.job, uid = peer.uid, "cancel requested");
     let by = peer.uid.map(person);
     let answer = api.ask(|reply| Command::CancelAll(body.job, by, reply)).await?;
-    let cancelled = answer.map_err(refused)?;
+    let cancelled = answer.map_err(|error| api.refused(error))?;
     Ok(Json(json!({ "run_ids": cancelled })))
 }
 
@@ -151,7 +154,10 @@ pub(super) async fn pause(
     OptionalBody(PauseBody { note }): OptionalBody<PauseBody>,
 ) -> Answer<Value> {
     tracing::info!(job, note, uid = peer.uid, "pause requested");
-    let paused = api.ask(|reply| Command::Pause(job, note, reply)).await?.map_err(refused)?;
+    let paused = api
+        .ask(|reply| Command::Pause(job, note, reply))
+        .await?
+        .map_err(|error| api.refused(error))?;
     Ok(Json(json!({"job": paused.job, "paused": true, "pause_note": paused.note})))
 }
 
@@ -178,7 +184,10 @@ pub(super) async fn backfill(
     tracing::info!(job, %from, %to, again, uid = peer.uid, "backfill requested");
     let scope = if again { BackfillScope::FailedOrMissed } else { BackfillScope::WithoutSlot };
     let request = BackfillRequest { job, scope, from, to, by: peer.uid.map(person) };
-    let slots = api.ask(|reply| Command::Backfill(request, reply)).await?.map_err(refused)?;
+    let slots = api
+        .ask(|reply| Command::Backfill(request, reply))
+        .await?
+        .map_err(|error| api.refused(error))?;
     Ok(Json(json!({ "slots": slots })))
 }
 
@@ -192,11 +201,20 @@ pub(super) async fn unpause(
 ) -> Answer<Value> {
     tracing::info!(job, uid = peer.uid, "end of a pause requested");
     let unpaused = api.ask(|reply| Command::Unpause(job.clone(), reply)).await?;
-    let was_paused = unpaused.map_err(refused)?;
+    let was_paused = unpaused.map_err(|error| api.refused(error))?;
     Ok(Json(json!({"job": job, "paused": false, "was_paused": was_paused})))
 }
 
-/// Returns the response to a command that failed.
+impl Api {
+    /// Returns the response to a command that failed.
+    fn refused(&self, error: CommandError) -> Problem {
+        match error {
+            CommandError::NoJob(name) => self.no_job(&name),
+            error => refused(error),
+        }
+    }
+}
+
 fn refused(error: CommandError) -> Problem {
     Problem::new(code_of(&error), error.to_string())
 }
@@ -212,5 +230,38 @@ fn code_of(error: &CommandError) -> StatusCode {
         | CommandError::NoIndex(_)
         | CommandError::NotCancelled(_)
         | CommandError::NotPaused(_) => StatusCode::SERVICE_UNAVAILABLE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::RunId;
+
+    #[test]
+    fn a_client_tells_from_the_code_whether_to_try_again() {
+        let run_id = || RunId::from_ulid(ulid::Ulid::from_parts(1, 1));
+        let text = String::new;
+        let cases = [
+            // The name is wrong: the same request never works.
+            (CommandError::NoJob(text()), 404),
+            (CommandError::NoRun(run_id()), 404),
+            (CommandError::Invalid(text()), 422),
+            // The request is right, and the state does not allow it.
+            (CommandError::Over(run_id()), 409),
+            (CommandError::OverBudget(text()), 409),
+            // It works later.
+            (CommandError::Stopping, 503),
+            (CommandError::Full(1000), 503),
+            (CommandError::Unrecorded(text()), 503),
+            (CommandError::NoIndex(text()), 503),
+            (CommandError::NotCancelled(text()), 503),
+            (CommandError::NotPaused(text()), 503),
+        ];
+        for (error, code) in cases {
+            let detail = error.to_string();
+            let problem = refused(error);
+            assert_eq!((problem.status, problem.detail), (code, detail));
+        }
     }
 }

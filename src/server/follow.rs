@@ -151,3 +151,35 @@ fn written(state: &StateDir, run_id: &RunId, from: u64) -> Vec<(u64, String, boo
         .map(|(text, line)| (line.seq, text, matches!(known(&line), Some(Event::SessionEnd(_)))))
         .collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_client_reads_on_from_any_line_and_learns_which_is_the_last() {
+        let temp = tempfile::tempdir().unwrap();
+        let state = StateDir::new(temp.path());
+        state.create().unwrap();
+        let run_id = RunId::from_ulid(ulid::Ulid::from_parts(1_790_000_000_000, 1));
+        assert!(written(&state, &run_id, 0).is_empty(), "the run has not begun");
+        let began = chrono::DateTime::from_timestamp_millis(1_790_000_000_000).unwrap();
+        let run = state.create_run(&run_id, began).unwrap();
+        let line = |seq: u64, event: &str| {
+            format!(
+                r#"{{"v":1,"seq":{seq},"ts":"2026-09-21T14:13:20Z","run_id":"{run_id}","session_id":"s",{event},"prev":""}}"#
+            )
+        };
+        let warning = r#""type":"warning","code":"x","message":"m""#;
+        let end = r#""type":"session_end","outcome":"failed","stop_reason":"max_iterations","result":null,"verdict":null,"iterations":1,"tool_calls":0,"tools_used":[],"usage":{"input_tokens":1,"output_tokens":1},"cost_usd":null,"duration_ms":1,"survivors":0,"error":"e""#;
+        let lines = [line(0, warning), line(1, warning), line(2, end)].join("\n");
+        std::fs::write(run.transcript(), format!("{lines}\n{{\"torn\": ")).unwrap();
+        let found = |from| -> Vec<(u64, bool)> {
+            let lines = written(&state, &run_id, from).into_iter();
+            lines.map(|(seq, _, is_last)| (seq, is_last)).collect()
+        };
+        assert_eq!(found(0), [(0, false), (1, false), (2, true)]);
+        assert_eq!(found(2), [(2, true)]);
+        assert!(found(3).is_empty(), "a torn line is not sent");
+    }
+}

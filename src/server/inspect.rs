@@ -36,7 +36,7 @@ impl Api {
     fn job(&self, name: &str) -> Result<(Arc<Config>, Arc<Job>), Problem> {
         let config = self.handle.config.borrow().clone();
         let job = config.jobs.get(name).cloned();
-        job.map(|job| (config, job)).ok_or_else(|| missing(format!("there is no job `{name}`")))
+        job.map(|job| (config, job)).ok_or_else(|| self.no_job(name))
     }
 
     /// Returns the MCP tools (server, full name) whose pins are in the ledger; starts no server.

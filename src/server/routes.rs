@@ -169,20 +169,16 @@ async fn jobs(State(api): State<Api>) -> Answer<List<JobRow>> {
 }
 
 async fn job(State(api): State<Api>, Path(name): Path<String>) -> Answer<JobRow> {
-    let Json(list) = jobs(State(api)).await?;
+    let Json(list) = jobs(State(api.clone())).await?;
     let found = list.items.into_iter().find(|job| job.name == name);
-    found
-        .map(Json)
-        .ok_or_else(|| Problem::new(StatusCode::NOT_FOUND, format!("there is no job `{name}`")))
+    found.map(Json).ok_or_else(|| api.no_job(&name))
 }
 
 async fn next(State(api): State<Api>, Query(query): Query<NextQuery>) -> Answer<List<NextRow>> {
     let config = api.handle.config.borrow().clone();
     let job = match &query.job {
         None => None,
-        Some(name) => Some(config.jobs.get(name.as_str()).ok_or_else(|| {
-            Problem::new(StatusCode::NOT_FOUND, format!("there is no job `{name}`"))
-        })?),
+        Some(name) => Some(config.jobs.get(name.as_str()).ok_or_else(|| api.no_job(name))?),
     };
     let from = query.from.unwrap_or_else(|| api.clock.now());
     Ok(List::whole(next_rows(
@@ -289,4 +285,34 @@ async fn audit_slots(
         })
         .await?;
     Ok(Json(AuditReport { daemon: Some(std::process::id()), ..report }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn filter(query: &str) -> Result<RunFilter, String> {
+        let uri: axum::http::Uri = format!("/runs?{query}").parse().unwrap();
+        let parsed = Query::<RunsQuery>::try_from_uri(&uri);
+        parsed.map_err(|error| error.body_text())?.0.filter()
+    }
+
+    #[test]
+    fn a_word_of_a_query_that_is_unknown_is_an_error() {
+        let known = filter("job=j&outcome=failed&refused=true&limit=7").unwrap();
+        assert_eq!(known.job.as_deref(), Some("j"));
+        assert_eq!((known.refused, known.limit), (true, 7));
+        assert!(known.state.is_some());
+        let unknown = filter("outcome=fine").unwrap_err();
+        assert!(unknown.starts_with("unknown outcome `fine`: use one of "), "{unknown}");
+        for query in ["outcomes=failed", "refused=maybe", "limit=many", "limit=-1"] {
+            assert!(filter(query).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn a_list_has_a_limit() {
+        assert_eq!(filter("").unwrap().limit, DEFAULT_LIMIT);
+        assert_eq!(filter("limit=4000000000").unwrap().limit, MAX_ROWS);
+    }
 }

@@ -48,6 +48,7 @@ mod reload;
 mod resume;
 mod retention;
 mod sandbox;
+mod seen;
 mod shown;
 mod support;
 mod unit;
