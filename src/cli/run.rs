@@ -232,7 +232,7 @@ fn conclude(
     }
     match &ended.exit {
         RunExit::Complete | RunExit::Suspended => {}
-        RunExit::OwesEnd(error) => output::note(&format!(
+        RunExit::EndUnrecorded(error) => output::note(&format!(
             "warning: the ledger or the index lacks the end of the run: {error}"
         )),
         RunExit::RecordFailed => {

@@ -12,7 +12,9 @@ use super::error::CliError;
 use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
-use crate::daemon::{Parts, Signals, Supervisor, inherit, load_stable, log_warnings, watch_files};
+use crate::daemon::{
+    Parts, Signals, Supervisor, load_stable, log_warnings, recover_state, watch_files,
+};
 use crate::process::ControlGroups;
 use crate::run::{Approvals, Host, is_disk_fault, short_stop_timeout};
 use crate::server::{Api, router, serve as serve_socket, socket_path};
@@ -193,17 +195,17 @@ impl Daemon {
             tracing::error!(reason);
             reason
         });
-        let (index, owes_rebuild) = Index::open(&root, Some(lock))
+        let (index, must_rebuild_index) = Index::open(&root, Some(lock))
             .map_err(|error| failed("cannot open the index", &error))?;
         let host = Host {
             ledger: SharedLedger::opened(&root, ledger.clone()),
             index: SharedIndex::opened(&host.state, index.clone()),
             ..host
         };
-        let inherited = inherit(&host, &config, &found, owes_rebuild).await;
-        let mut inherited = inherited.map_err(|error| CliError::failed(error.to_string()))?;
+        let recovered = recover_state(&host, &config, &found, must_rebuild_index).await;
+        let mut recovered = recovered.map_err(|error| CliError::failed(error.to_string()))?;
         // What was moved aside comes first.
-        inherited.problems.splice(0..0, aside);
+        recovered.problems.splice(0..0, aside);
         let clock: Arc<dyn Clock> = host.clock.clone();
         let (state, observers) = (host.state.clone(), host.observers.clone());
         let disk: Arc<dyn Fn() -> Loaded + Send + Sync> = Arc::from(reload);
@@ -213,7 +215,7 @@ impl Daemon {
             config,
             ledger,
             reload: Box::new(move || load_stable(&*again)),
-            inherited,
+            recovered,
             watchdog: sd_notify::watchdog_enabled(),
         };
         let (supervisor, handle) = Supervisor::new(parts)

@@ -34,10 +34,7 @@ const KEYS: &[(&str, &[&str])] = &[
 pub(crate) const EDITOR: &str = "editor";
 
 /// `(path, values)`: the path of a value, in the notation of `KEYS`, and the reserved values.
-const VALUES: &[(&str, &[&str])] = &[
-    ("jobs.jobs[].compaction", &["auto"]),
-    ("config.models.*.reasoning_effort", &["none", "minimal", "xhigh"]),
-];
+const VALUES: &[(&str, &[&str])] = &[("jobs.jobs[].compaction", &["auto"])];
 
 /// Paths of values that may be a mapping in a later version.
 const MAPPINGS: &[&str] = &["config.models.*.api_key", "jobs.jobs[].skills[]"];

@@ -22,7 +22,7 @@ mod watch;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, BackfillScope, Command, CommandError, Started};
-pub use recovery::{Inheritance, Resumable, StartError, inherit};
+pub use recovery::{RecoveredState, Resumable, StartError, recover_state};
 pub use signals::Signals;
 pub use supervisor::{Handle, Parts, Supervisor, log_warnings};
 pub use views::{

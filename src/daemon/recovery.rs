@@ -24,13 +24,13 @@ use crate::process::{HostWorkError, Orphans, end_orphans};
 use crate::run::{Host, Resumption, RunHistory, RunSpec};
 use crate::store::{AppendError, DbError, GivenUp, RunLock};
 use crate::text::redact::Redactor;
-pub(super) use bound::keep_clean;
+pub(super) use bound::store_bound;
 use carry_out::{Found, Open, carry_out};
 use evidence::{KnownFacts, RecordedConfigs, gather};
 use index::repair_index;
 use lost::{foreign_locks, foreign_to_runs, lock_lost, settle_cancellations, unreadable_rows};
 use restored::{Restored, restore_ledger};
-pub use start::{Inheritance, StartError, inherit};
+pub use start::{RecoveredState, StartError, recover_state};
 pub(super) use verdict::RecordedEnd;
 use verdict::{start_to_continue, verdict};
 
@@ -66,7 +66,7 @@ pub(super) struct Recovery {
     /// A sentence for each part of the state directory that could not be read, for `status`.
     pub unreadable: Vec<String>,
     /// Whether the caller must rebuild the index, because it lacks runs.
-    pub owes_rebuild: bool,
+    pub must_rebuild_index: bool,
 }
 
 impl Recovery {
@@ -143,8 +143,8 @@ async fn recover(host: &Host, redactor: &Redactor) -> io::Result<Recovery> {
     if let Err(error) = state.clear_temporary().await {
         tracing::warn!(%error, "failed to clear the temporary directories of earlier runs");
     }
-    let owes_rebuild = lost.owes_rebuild;
-    let mut recovery = Recovery { unreadable, owes_rebuild, ..Recovery::default() };
+    let must_rebuild_index = lost.must_rebuild_index;
+    let mut recovery = Recovery { unreadable, must_rebuild_index, ..Recovery::default() };
     recovery.unreadable.extend(lost.problems);
     let mut configs = RecordedConfigs::default();
     for (run_id, lock) in abandoned {

@@ -31,7 +31,7 @@ use super::book::{Book, Effect, Input, Kind, Moment};
 use super::command::Command;
 use super::disposition::Cause;
 use super::outbox::Outbox;
-use super::recovery::Inheritance;
+use super::recovery::RecoveredState;
 use crate::config::{Config, Loaded};
 use crate::run::Host;
 use crate::store::{Claim, Ledger};
@@ -83,7 +83,7 @@ pub struct Parts {
     /// Reloads the configuration from disk.
     pub reload: Box<dyn Fn() -> Loaded + Send + Sync>,
     /// What the previous daemon left.
-    pub inherited: Inheritance,
+    pub recovered: RecoveredState,
     /// The watchdog timeout of systemd; `None` disables the messages to the watchdog.
     pub watchdog: Option<Duration>,
 }
@@ -136,7 +136,7 @@ impl Supervisor {
             parts,
         };
         supervisor.book.outcomes = outcomes;
-        supervisor.take_inherited();
+        supervisor.take_recovered();
         // A run that could not be recovered may have waited through earlier downtimes.
         let keeps_earlier = supervisor.book.count(Kind::Open) > 0;
         let last_seen = supervisor.due.last_seen;

@@ -31,7 +31,7 @@ pub enum RunExit {
     /// The last line is in the transcript, and the ledger and the index have the end.
     Complete,
     /// The last line is in the transcript. The ledger or the index lacks the end, for this reason.
-    OwesEnd(String),
+    EndUnrecorded(String),
     /// The run is over, but its last line could not be written.
     RecordFailed,
     /// The run is not over: the next start of the daemon continues it.

@@ -369,7 +369,7 @@ async fn finish(
         }
         Err(error) => {
             tracing::error!(%run_id, %error, "failed to write the end of a run to the ledger or the index; the next start tries again");
-            RunExit::OwesEnd(error.to_string())
+            RunExit::EndUnrecorded(error.to_string())
         }
     };
     Ended {

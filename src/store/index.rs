@@ -67,8 +67,8 @@ impl Index {
     pub fn open(state: &Path, lock: Option<&StateLock>) -> Result<(Self, bool), DbError> {
         let is_new = std::fs::metadata(Self::path(state)).map_or(true, |file| file.len() == 0);
         let (db, aside) = Db::open(&Self::path(state), SCHEMA, None, lock, &mut |_, _| Ok(()))?;
-        let owes_rebuild = is_new || aside.is_some() || db.was_upgraded;
-        Ok((Self { db }, owes_rebuild))
+        let must_rebuild_index = is_new || aside.is_some() || db.was_upgraded;
+        Ok((Self { db }, must_rebuild_index))
     }
 
     /// Adds or replaces the row of an ended run.

@@ -65,8 +65,8 @@ impl SharedIndex {
     /// *Errors*: [`DbError`].
     pub async fn get(&self) -> Result<&Index, DbError> {
         let open = || async {
-            let (index, owes_rebuild) = Index::open(self.state.root(), None)?;
-            if owes_rebuild {
+            let (index, must_rebuild_index) = Index::open(self.state.root(), None)?;
+            if must_rebuild_index {
                 index.rebuild(self.state.clone()).await?;
             }
             Ok(index)

@@ -131,7 +131,7 @@ impl Book {
                 }
                 self.remove(&run_id);
             }
-            RunExit::OwesEnd(error) => {
+            RunExit::EndUnrecorded(error) => {
                 effects.push(Effect::DiskFailed(format!("the end of a run: {error}")));
                 self.leave_settling(&run_id, error.clone(), moment);
             }

@@ -17,7 +17,7 @@ const MARGIN: TimeDelta = TimeDelta::days(1);
 /// Returns a day before the stored bound or before now, whichever is earlier; 1970 if none is stored.
 ///
 /// *Errors*: the ledger fails.
-pub(super) async fn clean_since(host: &Host) -> Result<DateTime<Utc>, DbError> {
+pub(super) async fn read_bound(host: &Host) -> Result<DateTime<Utc>, DbError> {
     let kept = host.ledger.get().await?.read(|reader| reader.meta(CLEAN_SINCE)).await?;
     let kept = kept.and_then(DateTime::from_timestamp_millis);
     Ok(kept.map_or(DateTime::<Utc>::UNIX_EPOCH, |kept| kept.min(host.clock.now()) - MARGIN))
@@ -27,7 +27,7 @@ pub(super) async fn clean_since(host: &Host) -> Result<DateTime<Utc>, DbError> {
 /// none.
 ///
 /// *Errors*: the ledger fails, or the lock files cannot be read.
-pub(crate) async fn keep_clean(host: &Host, active: Option<RunId>) -> Result<(), DbError> {
+pub(crate) async fn store_bound(host: &Host, active: Option<RunId>) -> Result<(), DbError> {
     let ledger = host.ledger.get().await?;
     // A run that begins leaves the queue after it has its lock file, so look at the queue first.
     let queued = ledger.read(|reader| reader.oldest_queued()).await?;

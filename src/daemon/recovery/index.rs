@@ -1,6 +1,6 @@
 //! Repairs the index after a crash between the end of a run and its row.
 
-use super::bound::{clean_since, first_id};
+use super::bound::{first_id, read_bound};
 use crate::domain::RunId;
 use crate::run::Host;
 use crate::store::DbError;
@@ -10,7 +10,7 @@ use crate::store::DbError;
 /// *Errors*: a database fails.
 pub(super) async fn repair_index(host: &Host) -> Result<usize, DbError> {
     let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
-    let bound = first_id(clean_since(host).await?);
+    let bound = first_id(read_bound(host).await?);
     let before = bound.clone();
     let last = ledger.read(move |reader| reader.last_record_end_before(&before)).await?;
     // An older index may lack any run.

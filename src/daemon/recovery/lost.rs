@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::io;
 
-use super::bound::{clean_since, first_id};
+use super::bound::{first_id, read_bound};
 use super::{Recovery, RecoveryError};
 use crate::domain::RunId;
 use crate::run::{Host, RunHistory};
@@ -16,7 +16,7 @@ pub(super) struct LostLocks {
     /// The open ones, now locked.
     pub(super) locked: Vec<(RunId, RunLock)>,
     /// Whether the index lacks runs that have ended.
-    pub(super) owes_rebuild: bool,
+    pub(super) must_rebuild_index: bool,
     /// A sentence for each directory that cannot be read.
     pub(super) problems: Vec<String>,
 }
@@ -26,7 +26,7 @@ pub(super) struct LostLocks {
 /// *Errors*: a database cannot be read, or a run cannot be locked.
 pub(super) async fn lock_lost(host: &Host) -> Result<LostLocks, RecoveryError> {
     let (ledger, index) = (host.ledger.get().await?, host.index.get().await?);
-    let since = clean_since(host).await?;
+    let since = read_bound(host).await?;
     let (first, from) = (first_id(since), first_id(since));
     let ended = ledger.read(move |reader| {
         let mut ended = HashSet::new();
@@ -40,7 +40,7 @@ pub(super) async fn lock_lost(host: &Host) -> Result<LostLocks, RecoveryError> {
     let state = host.state.clone();
     let lost = tokio::task::spawn_blocking(move || state.unlocked_since(since, &ended));
     let lost = lost.await.map_err(io::Error::other)?;
-    let mut found = LostLocks { owes_rebuild: lost.ended > 0, ..LostLocks::default() };
+    let mut found = LostLocks { must_rebuild_index: lost.ended > 0, ..LostLocks::default() };
     if lost.ended > 0 {
         tracing::warn!(runs = lost.ended, "the ledger and the index lack runs that have ended");
     }

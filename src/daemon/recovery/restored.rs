@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use chrono::{DateTime, Utc};
 
 use super::Resumable;
-use super::bound::{clean_since, first_id, keep_clean};
+use super::bound::{first_id, read_bound, store_bound};
 use crate::config::Config;
 use crate::domain::{
     Epoch, JobName, Plan, PlanState, RunId, SlotKey, SlotTime, StopReason, Trigger,
@@ -69,7 +69,7 @@ pub(super) async fn restore_ledger(
     }
     problems.iter().for_each(|problem| tracing::error!(problem, "the ledger was restored"));
     // From now on, the ledger has every run that is over.
-    keep_clean(host, None).await?;
+    store_bound(host, None).await?;
     Ok(Restored { problems, recorded_until })
 }
 
@@ -149,7 +149,7 @@ async fn restore_lost(
 /// Returns the ended runs that the ledger does not know, oldest first.
 async fn unknown(host: &Host) -> Result<Vec<UnknownRun>, DbError> {
     let ledger = host.ledger.get().await?;
-    let bound = clean_since(host).await?;
+    let bound = read_bound(host).await?;
     let known = ledger.read(move |reader| {
         // The slots of earlier runs were restored when the ledger was lost.
         let since = reader.restored_at()?.map_or(bound, |restored_at| restored_at.max(bound));

@@ -15,7 +15,7 @@ use crate::text::redact::Redactor;
 
 /// The open runs and the losses that remain after recovery.
 #[derive(Debug, Default)]
-pub struct Inheritance {
+pub struct RecoveredState {
     /// The runs that continue, oldest first.
     pub resumable: Vec<Resumable>,
     /// The open runs that can neither continue nor end yet, and why.
@@ -42,21 +42,21 @@ pub enum StartError {
 }
 
 /// Recovers the state of the previous daemon, and brings the index and the ledger up to the records.
-/// `found` is how the ledger was opened; `owes_rebuild` tells whether the index lacks runs.
+/// `found` is how the ledger was opened; `must_rebuild_index` tells whether the index lacks runs.
 ///
 /// *Errors*: [`StartError`].
-pub async fn inherit(
+pub async fn recover_state(
     host: &Host,
     config: &Config,
     found: &LedgerFound,
-    owes_rebuild: bool,
-) -> Result<Inheritance, StartError> {
+    must_rebuild_index: bool,
+) -> Result<RecoveredState, StartError> {
     let redactor = Redactor::new(&config.secrets);
     let recovery = recover(host, &redactor).await.map_err(StartError::Recover)?;
     release_abandoned(host).await.map_err(StartError::Budgets)?;
     end_orphans_of_groups(host).await;
     log(&recovery);
-    if owes_rebuild || recovery.owes_rebuild {
+    if must_rebuild_index || recovery.must_rebuild_index {
         rebuild_index(host).await.map_err(StartError::RebuildIndex)?;
     } else {
         let added = repair_index(host).await.map_err(StartError::RepairIndex)?;
@@ -68,7 +68,7 @@ pub async fn inherit(
     let restored = restore_ledger(host, config, &resumable, found).await;
     let Restored { mut problems, recorded_until } = restored.map_err(StartError::RestoreLedger)?;
     problems.extend(unreadable);
-    Ok(Inheritance { resumable, failed, recorded_until, problems })
+    Ok(RecoveredState { resumable, failed, recorded_until, problems })
 }
 
 async fn rebuild_index(host: &Host) -> Result<(), DbError> {

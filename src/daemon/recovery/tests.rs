@@ -314,7 +314,7 @@ async fn an_ended_run_that_a_blank_index_lacks_is_not_taken_for_an_open_one() {
     let host = Host { index, ..crashed.host() };
     let recovery = recover(&host, &Redactor::default()).await.unwrap();
     assert_eq!(recovery.ended, []);
-    assert!(recovery.owes_rebuild, "the index lacks the run");
+    assert!(recovery.must_rebuild_index, "the index lacks the run");
 }
 
 #[tokio::test]
@@ -329,7 +329,7 @@ async fn a_run_of_the_first_day_before_the_bound_is_not_unknown() {
     let ledger = host.ledger.get().await.unwrap();
     ledger.set_meta("clean_since", bound.timestamp_millis()).await.unwrap();
     let recovery = recover(&host, &Redactor::default()).await.unwrap();
-    assert!(recovery.ended.is_empty() && !recovery.owes_rebuild);
+    assert!(recovery.ended.is_empty() && !recovery.must_rebuild_index);
 }
 
 // proves STATE-8
@@ -358,19 +358,19 @@ async fn a_plan_that_waits_although_its_run_is_gone_was_decided() {
 async fn the_bound_is_the_oldest_run_that_is_not_over() {
     let crashed = Crashed::new(&recorded()[0], b"");
     let host = crashed.host();
-    let kept = async || bound::clean_since(&host).await.unwrap() + chrono::TimeDelta::days(1);
+    let kept = async || bound::read_bound(&host).await.unwrap() + chrono::TimeDelta::days(1);
     let begin = |run_id: &RunId| {
         let ulid: ulid::Ulid = run_id.as_str().parse().unwrap();
         DateTime::<Utc>::from(ulid.datetime())
     };
-    keep_clean(&host, None).await.unwrap();
+    store_bound(&host, None).await.unwrap();
     assert_eq!(kept().await, begin(&crashed.run_id), "it has a lock file");
     let older = RunId::from_ulid(ulid::Ulid::from_parts(1_600_000_000_000, 1));
-    keep_clean(&host, Some(older.clone())).await.unwrap();
+    store_bound(&host, Some(older.clone())).await.unwrap();
     assert_eq!(kept().await, begin(&older), "it is active");
     recover(&host, &Redactor::default()).await.unwrap();
     let before = host.clock.now();
-    keep_clean(&host, None).await.unwrap();
+    store_bound(&host, None).await.unwrap();
     assert!(kept().await >= before - chrono::TimeDelta::milliseconds(1));
 }
 

@@ -48,7 +48,7 @@ impl Supervisor {
                 continue;
             };
             let is_configured = self.has_schedule(&period);
-            let recorded = self.parts.inherited.recorded_until.get(&period.job).copied();
+            let recorded = self.parts.recovered.recorded_until.get(&period.job).copied();
             if let Some(until) = recorded.filter(|at| is_configured && *at > period.settled) {
                 // A run of it would have a record; another run may have covered it.
                 let why = "the ledger is older than the records, and they have no run of it";

@@ -10,10 +10,10 @@ use crate::store::DbError;
 
 impl Supervisor {
     /// Takes the open runs of the previous daemon. Those that continue go first in the queue.
-    pub(super) fn take_inherited(&mut self) {
-        let resumable = std::mem::take(&mut self.parts.inherited.resumable);
+    pub(super) fn take_recovered(&mut self) {
+        let resumable = std::mem::take(&mut self.parts.recovered.resumable);
         self.step(Input::Resumed(resumable));
-        for (run_id, why) in std::mem::take(&mut self.parts.inherited.failed) {
+        for (run_id, why) in std::mem::take(&mut self.parts.recovered.failed) {
             let job = self.parts.host.state.job_of_open(&run_id);
             let job = job.and_then(|job| JobName::parse(&job).ok());
             self.step(Input::Open { run_id, job, why });

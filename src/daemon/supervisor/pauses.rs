@@ -26,7 +26,7 @@ pub(super) async fn last_outcomes(parts: &mut Parts) -> HashMap<JobName, bool> {
         Err(error) => {
             tracing::error!(%error, "cannot read the last outcomes of the jobs");
             let problem = format!("the last outcomes of the jobs cannot be read: {error}");
-            parts.inherited.problems.push(problem);
+            parts.recovered.problems.push(problem);
             HashMap::new()
         }
     }

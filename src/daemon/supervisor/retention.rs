@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use tokio_util::task::AbortOnDropHandle;
 
 use super::{Kind, Supervisor};
-use crate::daemon::recovery::keep_clean;
+use crate::daemon::recovery::store_bound;
 use crate::run::Host;
 use crate::store::{PruneError, Pruned, Retention, prune};
 
@@ -69,7 +69,7 @@ impl Supervisor {
         let active = self.book.of_kind(Kind::Active).next().map(|(run_id, _)| run_id.clone());
         let work = async move {
             // The next start looks only at runs from then on.
-            if let Err(error) = keep_clean(&host, active).await {
+            if let Err(error) = store_bound(&host, active).await {
                 tracing::warn!(%error, "failed to store the time from which the next start reads runs");
             }
             match prune_host(&host, retention, now).await {

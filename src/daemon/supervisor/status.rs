@@ -59,7 +59,7 @@ impl Supervisor {
 
     /// Returns the known problems, one sentence each.
     pub(super) fn degraded(&self) -> Vec<String> {
-        let mut degraded = self.parts.inherited.problems.clone();
+        let mut degraded = self.parts.recovered.problems.clone();
         degraded.extend(self.cannot_begin());
         degraded.extend(self.outbox.fault().map(str::to_owned));
         degraded.extend(self.reloads.watch_failure.clone());

@@ -57,7 +57,7 @@ async fn bench(jobs: &str, now: &str, temp: Arc<tempfile::TempDir>) -> Bench {
         config,
         ledger,
         reload: Box::new(|| Loaded { config: None, report: Default::default() }),
-        inherited: Inheritance::default(),
+        recovered: RecoveredState::default(),
         watchdog: None,
     };
     Bench { clock, supervisor: Supervisor::new(parts).await.unwrap().0, temp }

@@ -281,8 +281,11 @@ impl World {
                 let record = self.disk.records.get_mut(&run_id).unwrap();
                 record.end = Some((outcome, stop_reason));
                 record.is_complete = !owes;
-                let exit =
-                    if owes { RunExit::OwesEnd("full".to_owned()) } else { RunExit::Complete };
+                let exit = if owes {
+                    RunExit::EndUnrecorded("full".to_owned())
+                } else {
+                    RunExit::Complete
+                };
                 Ok(ended(&run_id, outcome, stop_reason, exit))
             }
         };

@@ -225,7 +225,7 @@ fn ended_how(run_id: &RunId, how: &str) -> crate::run::Ended {
     let succeeded = |exit| ended(run_id, Outcome::Succeeded, StopReason::Completed, exit);
     match how {
         "succeeded" => succeeded(RunExit::Complete),
-        "owes_end" => succeeded(RunExit::OwesEnd("the disk is full".to_owned())),
+        "end_unrecorded" => succeeded(RunExit::EndUnrecorded("the disk is full".to_owned())),
         "failed" => failed(RunExit::Complete),
         "failed_after_change" => {
             crate::run::Ended { has_started_change: true, ..failed(RunExit::Complete) }
