@@ -41,9 +41,8 @@ fn outputs(place: &Place, commands: &[&[&str]]) -> String {
     }
     let text = stable(place, &text);
     // What the host has.
-    let of_host =
-        r"(?m)^(ok|warning|failed|note) +(kernel|sandbox|control groups|unit|PATH|catalogue) +.*$";
-    let text = Regex::new(of_host).unwrap().replace_all(&text, "HOST  $2").into_owned();
+    let of_host = r"(?m)^\S+ +(kernel|sandbox|control groups|unit|PATH|catalogue) +.*$";
+    let text = Regex::new(of_host).unwrap().replace_all(&text, "HOST  $1").into_owned();
     let rules = [
         (r"\((dev|sha256|digest)? ?[0-9a-f]{12,64}\)", "(DIGEST)"),
         (r"digest [0-9a-f]{12,64}", "digest DIGEST"),
