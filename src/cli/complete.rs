@@ -99,8 +99,12 @@ fn context() -> Option<Context> {
     let mut given: Vec<OsString> = vec!["dutyd".into()];
     let mut words = std::env::args_os();
     while let Some(word) = words.next() {
-        if word == "--config-dir" || word == "--state-dir" {
-            given.extend([word, words.next()?]);
+        match word.to_string_lossy().split_once('=') {
+            Some(("--config-dir" | "--state-dir", _)) => given.push(word),
+            None if word == "--config-dir" || word == "--state-dir" => {
+                given.extend([word, words.next()?]);
+            }
+            Some(_) | None => {}
         }
     }
     given.push("jobs".into());

@@ -49,10 +49,11 @@ fn bash_completes_the_names_of_jobs_and_tools_and_the_ids_of_runs() {
     let run_id = place.json(&["run", "disk-watch"])["run_id"].as_str().unwrap().to_owned();
     assert_eq!(offered(&place, &["dutyd", "show", &run_id[..4]]), [run_id.as_str()]);
     assert_eq!(offered(&place, &["dutyd", "cancel", "mo"]), ["morning-report"]);
-    // A command line of its own names another configuration.
-    let other = place.path().join("other");
-    let other = other.to_str().unwrap();
-    assert_eq!(offered(&place, &["dutyd", "--config-dir", other, "trigger", "d"]), [""; 1]);
+    // The command line names another configuration, which is not there.
+    let other = place.path().join("other").display().to_string();
+    assert_eq!(offered(&place, &["dutyd", "--config-dir", &other, "trigger", "d"]), [""; 1]);
+    let flag = format!("--config-dir={other}");
+    assert_eq!(offered(&place, &["dutyd", &flag, "trigger", "d"]), [""; 1]);
 }
 
 #[test]
