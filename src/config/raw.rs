@@ -239,7 +239,7 @@ pub(crate) struct RawMcpServer {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct RawSecurity {
-    /// Variables that tools recover_state, in addition to PATH HOME USER LANG LC_ALL TERM SHELL TMPDIR
+    /// Variables that tools inherit, in addition to PATH HOME USER LANG LC_ALL TERM SHELL TMPDIR
     /// TZ.
     pub(crate) env_allowlist: Option<Vec<String>>,
     /// Paths that jobs may use in addition to their working directory.
