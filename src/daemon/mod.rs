@@ -15,7 +15,7 @@ mod rules;
 mod signals;
 mod supervisor;
 #[cfg(test)]
-mod testing;
+mod tests;
 mod ticker;
 mod views;
 mod watch;

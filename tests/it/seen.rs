@@ -1,9 +1,7 @@
 //! Snapshots of what people on call read: `status`, `doctor`, `slots`, `next`, `plan`, and the errors
 //! that come with a hint.
 
-use regex::Regex;
-
-use crate::shown::stable;
+use crate::shown::{replaced, stable};
 use crate::support::{Place, wait_until};
 
 const FILES: [(&str, &str); 4] = [
@@ -39,11 +37,9 @@ fn outputs(place: &Place, commands: &[&[&str]]) -> String {
         text.push_str(&format!("$ dutyd {words}\n{}{}", done.stdout, done.stderr));
         text.push_str(&format!("exit code {code}\n\n"));
     }
-    let text = stable(place, &text);
-    // What the host has.
-    let of_host = r"(?m)^\S+ +(kernel|sandbox|control groups|unit|PATH|catalogue) +.*$";
-    let text = Regex::new(of_host).unwrap().replace_all(&text, "HOST  $1").into_owned();
     let rules = [
+        // What the host has.
+        (r"(?m)^\S+ +(kernel|sandbox|control groups|unit|PATH|catalogue) +.*$", "HOST  $1"),
         (r"\((dev|sha256|digest)? ?[0-9a-f]{12,64}\)", "(DIGEST)"),
         (r"digest [0-9a-f]{12,64}", "digest DIGEST"),
         (r"sandbox +enforce, .*", "sandbox        HOST"),
@@ -51,9 +47,7 @@ fn outputs(place: &Place, commands: &[&[&str]]) -> String {
         (r"process \d+", "process PID"),
         (r"daemon \d+", "daemon PID"),
     ];
-    rules.iter().fold(text, |text, (pattern, name)| {
-        Regex::new(pattern).unwrap().replace_all(&text, *name).into_owned()
-    })
+    replaced(stable(place, &text), &rules)
 }
 
 #[test]

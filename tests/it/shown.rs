@@ -34,6 +34,11 @@ pub(crate) fn stable(place: &Place, text: &str) -> String {
         (r", on \S+", ", on HOST"),
         (r"/usr/bin/|/bin/", ""),
     ];
+    replaced(text, &rules)
+}
+
+/// Replaces each pattern in `text` by its name.
+pub(crate) fn replaced(text: String, rules: &[(&str, &str)]) -> String {
     rules.iter().fold(text, |text, (pattern, name)| {
         Regex::new(pattern).unwrap().replace_all(&text, *name).into_owned()
     })

@@ -8,7 +8,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
-use crate::daemon::testing::config;
+use crate::daemon::tests::config;
 use crate::domain::{Epoch, RunRequest, SlotTime};
 
 /// What tests of the supervisor ask the book.

@@ -24,7 +24,7 @@ pub(super) struct TaskEnd {
 #[derive(Default)]
 pub(super) struct Tasks {
     pub(super) runs: JoinSet<TaskEnd>,
-    /// How each run is told to stop.
+    /// Tells each active run how it is to end.
     stops: HashMap<RunId, watch::Sender<Option<Stop>>>,
     /// The recovery in progress, at most one.
     pub(super) recovery: JoinSet<Recovery>,

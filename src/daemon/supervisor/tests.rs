@@ -11,7 +11,7 @@ use crate::daemon::book::{Change, Entry, Phase, Waiting};
 use crate::daemon::command::{BackfillRequest, BackfillScope, CommandError};
 use crate::daemon::recovery::{RecordedEnd, Recovered, Recovery};
 use crate::daemon::rules::{self, WaitsFor};
-use crate::daemon::testing::config_in;
+use crate::daemon::tests::config_in;
 use crate::domain::{Epoch, JobName, Origin, Outcome, RunId, RunRequest, StopReason, Trigger};
 use crate::run::Ended;
 use crate::sinks::Observers;

@@ -12,7 +12,7 @@ use super::*;
 use crate::config::Config;
 use crate::daemon::book::{Book, Input, Moment};
 use crate::daemon::recovery::Resumable;
-use crate::daemon::testing::config;
+use crate::daemon::tests::config;
 use crate::domain::{Epoch, JobName, Person, SlotKey};
 use crate::run::Resumption;
 use crate::store::{OpenSlot, ReadLine, StateDir, StateWord};
@@ -349,7 +349,7 @@ fn the_next_attempt_of_a_run_that_planned_plans() {
         let (of_run, job) = (config.clone(), job.clone());
         let start = &history().start;
         let spec = RunSpec::recorded(run_id.clone(), of_run, job, start, Mode::Plan).unwrap();
-        // As it continues.
+        // The run continues.
         let temp = tempfile::tempdir().unwrap();
         let lock = StateDir::new(temp.path()).lock_run(&run_id, "j").unwrap();
         let (worked, killed, cut_bytes) = (Duration::ZERO, 0, 0);
@@ -360,7 +360,7 @@ fn the_next_attempt_of_a_run_that_planned_plans() {
         let mut book = Book::default();
         book.step(Input::Resumed(vec![Resumable { spec, resumption }]), &moment);
         let resumed = book.get(&run_id).unwrap().origin.clone().unwrap();
-        // As it is found ended.
+        // Recovery finds it ended.
         let ended = RecordedEnd::of(Ok(RecordRead::Whole(Box::new(history())))).unwrap();
         for origin in [resumed, ended.repeatable.unwrap()] {
             assert!(origin.next_attempt().request.unwrap().plan, "{start:?}");
