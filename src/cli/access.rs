@@ -69,7 +69,7 @@ pub(crate) fn exists_and_readable(path: &Path) -> Result<bool, CliError> {
 /// Returns the error for an unusable path. If permission is denied, the error names the file or
 /// directory that denies it, the owner of that and a remedy.
 pub(crate) fn denied(path: &Path, error: &io::Error) -> CliError {
-    let plain = CliError::failed(format!("cannot use {}: {error}", path.display()));
+    let plain = CliError::failed(format!("cannot use {}", path.display())).because(error);
     // From `path` upwards, the first path whose metadata we can read is the one that denies access.
     let found = path.ancestors().find_map(|above| Some((above, std::fs::metadata(above).ok()?)));
     let Some((above, meta)) = found.filter(|_| error.kind() == io::ErrorKind::PermissionDenied)

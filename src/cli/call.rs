@@ -41,16 +41,16 @@ pub(crate) async fn call(context: &Context, args: &CallArgs) -> Result<ExitCode,
     };
     let arguments = arguments(args, &tool)?;
     prepare_daemon()
-        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
+        .map_err(|error| CliError::failed("cannot prepare the process").because(&error))?;
     let host = context.host(Observers::default());
     host.state.create().map_err(|error| {
-        CliError::failed(format!("cannot create {}: {error}", context.dirs.state.display()))
+        CliError::failed(format!("cannot create {}", context.dirs.state.display())).because(&error)
     })?;
     let redactor = Redactor::new(&config.secrets);
     let run_id = context.new_run_id();
     let ctx = tool_context(&config, &job, &host, &run_id, None, redactor, Links::Resolved)
         .map_err(|error| {
-            CliError::failed(format!("cannot create the temporary directory: {error}"))
+            CliError::failed("cannot create the temporary directory").because(&error)
         })?;
     let rules = gate_rules(&config, &job, ctx.access.paths.clone());
     let mut servers = match &tool {
@@ -157,9 +157,8 @@ fn values<'a>(config: &'a Config, tool: &'a KnownTool<'_>) -> Vec<&'a str> {
 
 /// Executes a call until it ends or Ctrl-C cancels it. The call is not recorded.
 async fn made(name: &str, call: AcceptedCall) -> Result<CallOutput, CliError> {
-    let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let executor = CallExecutor::new(Arc::new(Unrecorded), CancellationToken::new());
-    let call_id = CallId::parse("call").map_err(|error| failed(&error))?;
+    let call_id = CallId::parse("call").map_err(CliError::failed_by)?;
     let open = executor.open(&call_id, name);
     let run = open.run(&call);
     tokio::pin!(run);
@@ -170,7 +169,7 @@ async fn made(name: &str, call: AcceptedCall) -> Result<CallOutput, CliError> {
             run.await
         }
     };
-    output.map_err(|error| failed(&error))
+    output.map_err(CliError::failed_by)
 }
 
 fn refused(decision: &Decision) -> CallOutput {
@@ -228,7 +227,7 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
         let text = match json.strip_prefix('@') {
             None => json.clone(),
             Some(path) => std::fs::read_to_string(path)
-                .map_err(|error| CliError::usage(format!("cannot read {path}: {error}")))?,
+                .map_err(|error| CliError::usage(format!("cannot read {path}")).because(&error))?,
         };
         return parse_arguments(&text).map_err(|error| {
             CliError::usage(format!("the arguments are not a JSON object: {error}"))
@@ -273,14 +272,13 @@ fn arguments(args: &CallArgs, tool: &KnownTool<'_>) -> Result<Map<String, Value>
 /// Returns a job that represents the operator at the terminal. It lists every built-in and declared
 /// tool, and the tool `also`, which can be an MCP tool.
 pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Result<Job, CliError> {
-    let failed = |error: &dyn std::fmt::Display| CliError::failed(error.to_string());
     let all = || {
         let names = KnownTool::all(config, &[]).into_iter().chain(also.copied());
         let names = names.filter_map(|tool| ToolName::parse(tool.name()).ok());
         names.map(|tool| Listed { tool, args: None }).collect()
     };
     Ok(Job {
-        name: JobName::parse("call").map_err(|error| failed(&error))?,
+        name: JobName::parse("call").map_err(CliError::failed_by)?,
         description: None,
         enabled: false,
         schedule: None,
@@ -293,7 +291,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         daily_budgets: None,
         is_resumed: false,
         catchup_window: std::time::Duration::ZERO,
-        prompt: Template::parse("-").map_err(|error| failed(&error))?,
+        prompt: Template::parse("-").map_err(CliError::failed_by)?,
         vars: std::collections::BTreeMap::new(),
         model: None,
         system_prompt: None,

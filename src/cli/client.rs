@@ -84,7 +84,7 @@ impl Client {
             .tls_certs_only([])
             .redirect(reqwest::redirect::Policy::none())
             .build()
-            .map_err(|error| CliError::failed(format!("cannot create the HTTP client: {error}")))?;
+            .map_err(|error| CliError::failed("cannot create the HTTP client").because(&error))?;
         Ok(Self { http, _address: address })
     }
 
@@ -108,9 +108,10 @@ impl Client {
         limit: Option<Duration>,
     ) -> Result<T, CliError> {
         let response = self.send(Method::GET, path, query, None, limit).await?;
-        response.json().await.map_err(|error| {
-            CliError::failed(format!("cannot read the daemon's response: {error}"))
-        })
+        response
+            .json()
+            .await
+            .map_err(|error| CliError::failed("cannot read the daemon's response").because(&error))
     }
 
     /// Returns the `items` of the list at `path`.
@@ -141,21 +142,21 @@ impl Client {
         body: &impl Serialize,
         limit: Option<Duration>,
     ) -> Result<T, CliError> {
-        let body =
-            serde_json::to_value(body).map_err(|error| CliError::failed(error.to_string()))?;
+        let body = serde_json::to_value(body).map_err(CliError::failed_by)?;
         let response = self.send(Method::POST, path, &[(); 0], Some(body), limit).await?;
-        response.json().await.map_err(|error| {
-            CliError::failed(format!("cannot read the daemon's response: {error}"))
-        })
+        response
+            .json()
+            .await
+            .map_err(|error| CliError::failed("cannot read the daemon's response").because(&error))
     }
 
     /// Returns a response body as bytes, without a timeout.
     pub(crate) async fn bytes(&self, path: &str) -> Result<Vec<u8>, CliError> {
         let response = self.send(Method::GET, path, &[(); 0], None, None).await?;
         let bytes = response.bytes().await;
-        bytes.map(|bytes| bytes.to_vec()).map_err(|error| {
-            CliError::failed(format!("lost the connection to the daemon: {error}"))
-        })
+        bytes
+            .map(|bytes| bytes.to_vec())
+            .map_err(|error| CliError::failed("lost the connection to the daemon").because(&error))
     }
 
     /// Calls `take` with each event of a run as it arrives, until the stream ends.
@@ -169,7 +170,7 @@ impl Client {
         let mut events = sse_stream::SseStream::from_bytes_stream(response.bytes_stream());
         while let Some(event) = events.next().await {
             let event = event.map_err(|error| {
-                CliError::failed(format!("lost the connection to the daemon: {error}"))
+                CliError::failed("lost the connection to the daemon").because(&error)
             })?;
             if let Some(data) = event.data {
                 take(&data);
@@ -200,7 +201,7 @@ impl Client {
                 CliError::failed(message)
                     .hint("it may be frozen or overloaded: look at it in `ps` and at its log")
             }
-            _ => CliError::failed(format!("the daemon does not respond: {error}")),
+            _ => CliError::failed("the daemon does not respond").because(&error),
         })?;
         let status = response.status();
         if status.is_success() {
@@ -261,9 +262,8 @@ fn is_absent(error: &io::Error) -> bool {
 /// Returns the non-null fields of `query` as a query string that begins with `?`; empty if there
 /// are none.
 fn query_string(query: &impl Serialize) -> Result<String, CliError> {
-    let value = serde_json::to_value(query).map_err(|error| CliError::failed(error.to_string()))?;
-    let mut url = reqwest::Url::parse("http://dutyd/")
-        .map_err(|error| CliError::failed(error.to_string()))?;
+    let value = serde_json::to_value(query).map_err(CliError::failed_by)?;
+    let mut url = reqwest::Url::parse("http://dutyd/").map_err(CliError::failed_by)?;
     for (name, value) in
         value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null())
     {

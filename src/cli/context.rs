@@ -36,7 +36,7 @@ impl Context {
         let is_root = nix::unistd::geteuid().is_root();
         let dirs =
             Dirs::find(cli.config_dir.as_deref(), cli.state_dir.as_deref(), &environment, is_root)
-                .map_err(|error| CliError::usage(error.to_string()))?;
+                .map_err(CliError::usage_by)?;
         let color = !cli.no_color
             && environment.get("NO_COLOR").is_none()
             && std::io::IsTerminal::is_terminal(&std::io::stdout());
@@ -60,7 +60,7 @@ impl Context {
             .worker_threads(2)
             .enable_all()
             .build()
-            .map_err(|error| CliError::failed(format!("cannot start the runtime: {error}")))?;
+            .map_err(|error| CliError::failed("cannot start the runtime").because(&error))?;
         let value = runtime.block_on(future);
         // A thread that waits for a dead file system must not hold up the end of the process.
         runtime.shutdown_background();
@@ -119,12 +119,8 @@ impl Context {
         secrets: SecretsMode,
     ) -> Result<(Arc<Config>, Vec<ConfigError>), CliError> {
         let set = FileSet::of_directory(&self.dirs.config).map_err(|error| {
-            let hints = error.hint.into_iter().collect();
-            CliError {
-                kind: super::ErrorKind::Usage,
-                message: format!("{}: {}", error.file, error.message),
-                hints,
-            }
+            let failed = CliError::usage(format!("{}: {}", error.file, error.message));
+            error.hint.into_iter().fold(failed, CliError::hint)
         })?;
         let loaded =
             load(&set, &self.environment, trust, secrets, nix::unistd::geteuid().as_raw(), now);

@@ -47,7 +47,7 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
     print_introduction(&config, &directory, args.model.as_deref());
 
     crate::process::prepare_daemon()
-        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
+        .map_err(|error| CliError::failed("cannot prepare the process").because(&error))?;
     let observers = Observers::default();
     let state = StateDir::new(&directory.join("state"));
     let host = Host::new(
@@ -58,7 +58,7 @@ pub(crate) async fn demo(context: &Context, args: &DemoArgs) -> Result<ExitCode,
         Default::default(),
     );
     state.create().map_err(|error| {
-        CliError::failed(format!("cannot create {}: {error}", directory.display()))
+        CliError::failed(format!("cannot create {}", directory.display())).because(&error)
     })?;
     let lock = super::serve::lock(&state)?;
     let watcher = tokio::spawn(show(observers.watch(), context.color));
@@ -98,14 +98,15 @@ fn create_temp_dir(context: &Context) -> Result<PathBuf, CliError> {
         context.environment.get("TMPDIR").map_or_else(|| PathBuf::from("/tmp"), PathBuf::from);
     let path =
         base.join(format!("dutyd-demo-{}", ulid::Ulid::generate().to_string().to_lowercase()));
-    create_private_dir(&path)
-        .map_err(|error| CliError::failed(format!("cannot create {}: {error}", path.display())))?;
+    create_private_dir(&path).map_err(|error| {
+        CliError::failed(format!("cannot create {}", path.display())).because(&error)
+    })?;
     Ok(path)
 }
 
 fn write_files(directory: &Path, with_model: bool) -> Result<(), CliError> {
     let failed = |error: std::io::Error| {
-        CliError::failed(format!("cannot write to {}: {error}", directory.display()))
+        CliError::failed(format!("cannot write to {}", directory.display())).because(&error)
     };
     create_private_dir(&directory.join("tools.d")).map_err(failed)?;
     let starters = STARTER_FILES

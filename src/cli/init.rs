@@ -24,8 +24,9 @@ pub(crate) fn init(context: &Context, args: &InitArgs) -> Result<ExitCode, CliEr
         ))
         .hint("`dutyd init DIR` writes to another directory"));
     }
-    let failed =
-        |error: std::io::Error| CliError::failed(format!("cannot write to {shown}: {error}"));
+    let failed = |error: std::io::Error| {
+        CliError::failed(format!("cannot write to {shown}")).because(&error)
+    };
     create_private_dir(&directory).map_err(failed)?;
     for file in STARTER_FILES {
         write_atomic(&directory.join(file.name), file.text.as_bytes()).map_err(failed)?;
@@ -34,8 +35,7 @@ pub(crate) fn init(context: &Context, args: &InitArgs) -> Result<ExitCode, CliEr
     // The first line of each file points editors to its schema.
     create_private_dir(&directory.join("schemas")).map_err(failed)?;
     for name in [SchemaName::Config, SchemaName::Jobs, SchemaName::Tools, SchemaName::Script] {
-        let text = serde_json::to_string_pretty(&json_schema(name))
-            .map_err(|error| CliError::failed(error.to_string()))?;
+        let text = serde_json::to_string_pretty(&json_schema(name)).map_err(CliError::failed_by)?;
         write_atomic(
             &directory.join(format!("schemas/{}.json", name.as_str())),
             format!("{text}\n").as_bytes(),

@@ -118,7 +118,7 @@ pub(crate) fn start(
         with_priority(priority, &dropped(format, to_journal, count))
     };
     let queue = Queue::to_stderr(Box::new(note))
-        .map_err(|error| CliError::failed(format!("cannot start the log: {error}")))?;
+        .map_err(|error| CliError::failed("cannot start the log").because(&error))?;
     let lines = queue.clone();
     let console = layer(format, to_journal, redacted(move || lines.clone())).with_filter(filter());
     let (files, guard) = match settings.files {
@@ -126,8 +126,8 @@ pub(crate) fn start(
         Some((rotation, keep)) => {
             let directory =
                 environment.get("LOGS_DIRECTORY").map_or_else(|| state.join("logs"), Into::into);
-            let failed = |error: &dyn std::fmt::Display| {
-                CliError::failed(format!("cannot write to {}: {error}", directory.display()))
+            let failed = |error: &dyn std::error::Error| {
+                CliError::failed(format!("cannot write to {}", directory.display())).because(error)
             };
             crate::store::create_private_dir(&directory).map_err(|error| failed(&error))?;
             let rotation = match rotation {

@@ -52,7 +52,7 @@ async fn start(
     server: &McpServer,
 ) -> Result<Result<Started, String>, CliError> {
     let host = context.host(Observers::default());
-    host.state.create().map_err(|error| CliError::failed(error.to_string()))?;
+    host.state.create().map_err(CliError::failed_by)?;
     // Start the server with the least rights that a job gives it: a server that fails with these
     // rights in a run must not look healthy here.
     let (job, rights, whose) = match least_rights(config, server) {
@@ -62,7 +62,7 @@ async fn start(
     let run_id = context.new_run_id();
     let redactor = Redactor::new(&config.secrets);
     let ctx = tool_context(config, &job, &host, &run_id, None, redactor, Links::Resolved)
-        .map_err(|error| CliError::failed(error.to_string()))?;
+        .map_err(CliError::failed_by)?;
     let lifetime = std::time::Duration::from_secs(120);
     let started = RunningServer::start(server, &ctx, rights, lifetime).await;
     if started.is_err() {
@@ -168,7 +168,7 @@ async fn accept(context: &Context, config: &Config, name: &str) -> Result<ExitCo
         .map_err(super::source::of_database)?
         .keep_mcp_pins(name.to_owned(), pins)
         .await
-        .map_err(|error| CliError::failed(error.to_string()))?;
+        .map_err(CliError::failed_by)?;
     output::note(&format!("accepted {count} tools of `{name}`"));
     Ok(ExitCode::SUCCESS)
 }

@@ -74,7 +74,7 @@ pub(crate) fn error(error: &CliError, color: bool) {
 /// Returns the text after the label of an error: its message and its hints, without a line end.
 pub(crate) fn explained(error: &CliError) -> String {
     let hints = error.hints.iter().map(|hint| format!("\n  help: {hint}"));
-    format!(": {}{}", error.message, hints.collect::<String>())
+    format!(": {error}{}", hints.collect::<String>())
 }
 
 /// Prints a value in the requested format; `table` renders it for people.

@@ -59,7 +59,7 @@ pub(crate) async fn discard(context: &Context, args: &PlanArgs) -> Result<ExitCo
         .map_err(source::of_database)?
         .claim_plan(plan.plan_id.clone(), PlanState::Discarded)
         .await
-        .map_err(|error| CliError::failed(error.to_string()))?;
+        .map_err(CliError::failed_by)?;
     if discarded.is_none() {
         return Err(CliError::failed(format!("the plan is already {}", plan.state.as_str())));
     }
@@ -91,10 +91,10 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     let request = RunRequest { prompt: Some(task), ..RunRequest::default() };
     let origin = Origin::manual(request, Some(super::run::myself()));
     let origin = Origin { trigger: Trigger::Apply, ..origin };
-    let spec = RunSpec::new(context.new_run_id(), config, job, origin)
-        .map_err(|error| CliError::usage(error.to_string()))?;
+    let spec =
+        RunSpec::new(context.new_run_id(), config, job, origin).map_err(CliError::usage_by)?;
     crate::process::prepare_daemon()
-        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
+        .map_err(|error| CliError::failed("cannot prepare the process").because(&error))?;
     let (sender, stop) = watch::channel(None);
     let signals = tokio::spawn(async move {
         super::run::wait_for_signal().await;
@@ -107,7 +107,7 @@ pub(crate) async fn apply(context: &Context, args: &ApplyArgs) -> Result<ExitCod
     });
     let applied = apply_plan(spec, context.host(Observers::default()), plan, args.only, stop).await;
     signals.abort();
-    let applied = applied.map_err(|error| CliError::failed(error.to_string()))?;
+    let applied = applied.map_err(CliError::failed_by)?;
     output::value(context.form, &applied.plan, || {
         shown(&applied.plan, Extent::of_flag(args.full))
     })?;

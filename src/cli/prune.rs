@@ -40,7 +40,7 @@ pub(crate) async fn prune(context: &Context, args: &PruneArgs) -> Result<ExitCod
 }
 
 async fn of_files(context: &Context, is_dry: bool) -> Result<Pruned, CliError> {
-    let failed = |error: &dyn std::fmt::Display| CliError::failed(format!("cannot prune: {error}"));
+    let failed = |error: &dyn std::error::Error| CliError::failed("cannot prune").because(error);
     super::access::check_state_owner(&context.dirs)?;
     let settings = &context.config(Trust::Required)?.settings;
     let retention = Retention { keep_runs: settings.keep_runs, keep_days: settings.keep_days };

@@ -9,14 +9,14 @@ use super::{complete, help, output};
 
 pub(crate) fn completions(args: &CompletionsArgs) -> Result<ExitCode, CliError> {
     let failed =
-        |error: std::io::Error| CliError::failed(format!("cannot write the script: {error}"));
+        |error: std::io::Error| CliError::failed("cannot write the script").because(&error);
     output::raw(&complete::script(args.shell).map_err(failed)?);
     Ok(ExitCode::SUCCESS)
 }
 
 pub(crate) fn man() -> Result<ExitCode, CliError> {
     let failed =
-        |error: std::io::Error| CliError::failed(format!("cannot render the manual page: {error}"));
+        |error: std::io::Error| CliError::failed("cannot render the manual page").because(&error);
     let mut page = Vec::new();
     let command = help::command();
     let man = clap_mangen::Man::new(command.clone());

@@ -8,9 +8,8 @@ use super::output;
 use crate::store::Index;
 
 pub(crate) async fn reindex(context: &Context) -> Result<ExitCode, CliError> {
-    let failed = |error: &dyn std::fmt::Display| {
-        CliError::failed(format!("cannot rebuild the index: {error}"))
-    };
+    let failed =
+        |error: &dyn std::error::Error| CliError::failed("cannot rebuild the index").because(error);
     super::access::check_state_owner(&context.dirs)?;
     let state = context.state();
     state.create().map_err(|error| failed(&error))?;

@@ -52,11 +52,11 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     }
     let origin = Origin::manual(request_of(args)?, Some(myself()));
     let run_id = context.new_run_id();
-    let spec = RunSpec::new(run_id.clone(), config.clone(), job, origin)
-        .map_err(|error| CliError::usage(error.to_string()))?;
+    let spec =
+        RunSpec::new(run_id.clone(), config.clone(), job, origin).map_err(CliError::usage_by)?;
     let spec = RunSpec { has_person: args.interactive, ..spec };
     crate::process::prepare_daemon()
-        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
+        .map_err(|error| CliError::failed("cannot prepare the process").because(&error))?;
 
     output::note(&format!("run {run_id}"));
     let observers = Observers::default();
@@ -72,7 +72,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     // If the watcher failed, print the whole result.
     let on_screen = watcher.await.unwrap_or(None);
     signals.abort();
-    let ended = ended.map_err(|error| CliError::failed(error.to_string()))?;
+    let ended = ended.map_err(CliError::failed_by)?;
     conclude(context, &ended, on_screen.as_deref())
 }
 

@@ -16,8 +16,7 @@ pub(crate) fn schema(args: &SchemaArgs) -> Result<ExitCode, CliError> {
         SchemaWord::Models => SchemaName::Models,
         SchemaWord::Event => SchemaName::Event,
     });
-    let text = serde_json::to_string_pretty(&schema)
-        .map_err(|error| CliError::failed(error.to_string()))?;
+    let text = serde_json::to_string_pretty(&schema).map_err(CliError::failed_by)?;
     output::raw(format!("{text}\n").as_bytes());
     Ok(ExitCode::SUCCESS)
 }

@@ -37,7 +37,7 @@ pub(crate) async fn serve(context: &Context) -> Result<ExitCode, CliError> {
 /// *Errors*: it cannot start as far as its log.
 async fn begin(context: &Context) -> Result<ExitCode, CliError> {
     let mut signals = Signals::install()
-        .map_err(|error| CliError::failed(format!("cannot handle signals: {error}")))?;
+        .map_err(|error| CliError::failed("cannot handle signals").because(&error))?;
     let state = context.state();
     let mut is_told = false;
     // Lock before we read or change anything else (STATE-2).
@@ -109,7 +109,7 @@ async fn run(
     signals: Signals,
 ) -> Result<(), CliError> {
     crate::process::prepare_daemon()
-        .map_err(|error| CliError::failed(format!("cannot prepare the process: {error}")))?;
+        .map_err(|error| CliError::failed("cannot prepare the process").because(&error))?;
     let approvals = Arc::new(Approvals::default());
     let groups = control_groups().map(Arc::new);
     let host = Host { groups, ..context.host_with(Observers::default(), approvals.clone()) };
@@ -184,9 +184,8 @@ impl Daemon {
         reload: Box<dyn Fn() -> Loaded + Send + Sync>,
         environment: &Environment,
     ) -> Result<Self, CliError> {
-        let failed = |what: &str, error: &dyn std::fmt::Display| {
-            CliError::failed(format!("{what}: {error}"))
-        };
+        let failed =
+            |what: &str, error: &dyn std::error::Error| CliError::failed(what).because(error);
         let root = host.state.root().to_path_buf();
         let (ledger, found) = Ledger::open(&root, Some(lock))
             .map_err(|error| failed("cannot open the ledger", &error))?;
@@ -203,7 +202,7 @@ impl Daemon {
             ..host
         };
         let recovered = recover_state(&host, &config, &found, must_rebuild_index).await;
-        let mut recovered = recovered.map_err(|error| CliError::failed(error.to_string()))?;
+        let mut recovered = recovered.map_err(CliError::failed_by)?;
         // What was moved aside comes first.
         recovered.problems.splice(0..0, aside);
         let clock: Arc<dyn Clock> = host.clock.clone();
@@ -220,7 +219,7 @@ impl Daemon {
         };
         let (supervisor, handle) = Supervisor::new(parts)
             .await
-            .map_err(|error| failed("cannot start the schedules", &error))?;
+            .map_err(|error| failed("cannot start the schedules", &*error))?;
         let stop = CancellationToken::new();
         let (commands, config) = (handle.commands.clone(), handle.config.clone());
         let stop_streams = stop.clone();
@@ -237,7 +236,7 @@ impl Daemon {
         };
         let path = socket_path(&root, environment.get("RUNTIME_DIRECTORY"));
         let server = serve_socket(&path, |key| router(api, key), stop.clone())
-            .map_err(|error| CliError::failed(error.to_string()))?;
+            .map_err(CliError::failed_by)?;
         announce(lock, &path);
         Ok(Self { supervisor, commands, config, server, stop })
     }
@@ -270,7 +269,7 @@ fn lock_of(
         Ok(Some(lock)) => Ok(lock),
         Ok(None) => Err(CliError::failed(format!("another daemon is using {root}"))
             .hint("`dutyd status` shows which")),
-        Err(error) => Err(CliError::failed(format!("cannot lock {root}: {error}"))),
+        Err(error) => Err(CliError::failed(format!("cannot lock {root}")).because(&error)),
     }
 }
 

@@ -99,7 +99,8 @@ fn parsed<T: serde::de::DeserializeOwned>(record: &Record) -> Result<Vec<T>, Cli
         .map(|(at, line)| {
             serde_json::from_slice(line).map_err(|error| {
                 let run = &record.run_id;
-                CliError::failed(format!("line {} of {run} cannot be read: {error}", at + 1))
+                CliError::failed(format!("line {} of {run} cannot be read", at + 1))
+                    .because(&error)
                     .hint("--raw prints the record unchanged")
             })
         })

@@ -219,6 +219,6 @@ pub(crate) fn of_database(error: DbError) -> CliError {
             let hint = "if no daemon runs, `dutyd reindex` sets it aside and rebuilds it from the transcripts; else restart the daemon";
             CliError::failed(DbError::Damaged(path).to_string()).hint(hint)
         }
-        other => CliError::failed(other.to_string()),
+        other => CliError::failed_by(other),
     }
 }

@@ -118,7 +118,7 @@ fn check_all(
     since: &str,
 ) -> Result<VerifyAllReport, CliError> {
     let failed =
-        |error: rusqlite::Error| CliError::failed(format!("cannot read the ledger: {error}"));
+        |error: rusqlite::Error| CliError::failed("cannot read the ledger").because(&error);
     let mut report = VerifyAllReport { ok: true, ..VerifyAllReport::default() };
     let (mut progress, mut wrong) = (Progress::new(), None);
     let unreadable = |error| super::access::denied(&state.root().join("runs"), &error);
