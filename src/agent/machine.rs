@@ -7,29 +7,32 @@
 mod answer;
 mod calls;
 mod limits;
+mod malformed;
+mod outcome;
 mod reply;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde_json::Value;
+
 use super::counters::{Charge, Counters};
 use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, Settled};
-use super::model::{ErrorClass, ModelError, ModelReply};
+use super::model::{ModelError, ModelReply};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
 use super::rules::{ModelFacts, Rules};
 use super::tool::Toolbox;
+use super::verify::Check;
 use crate::catalogue::CacheWrites;
 use crate::domain::{
     AssistantTurn, CallId, ErrorKind, Event, FinishReason, InputSource, StopReason, ToolResult,
     Turn,
 };
 use answer::AnswerFault;
+pub(super) use outcome::corrects_answer;
 use reply::{ReplyFacts, Timing, assistant_event};
-
-/// Malformed calls in a row that the model may correct; the next one ends the run.
-const MAX_CORRECTIONS: u32 = 2;
 
 /// An input to the machine: something that happened.
 #[derive(Debug, Clone)]
@@ -58,6 +61,8 @@ pub enum Input {
     ModelFailed(ModelError),
     /// The results of every call of the last reply, in call order.
     Results(Vec<CallOutcome>),
+    /// The results of every check of a round, in order.
+    Verified(Vec<Check>),
     /// The run must end now.
     Stop(StopReason),
 }
@@ -69,6 +74,11 @@ pub enum Action {
     CallModel,
     /// Run these calls, or answer them without running them.
     RunCalls(Vec<Dispatch>),
+    /// Make the checks of this round, which counts from 1, except for those in `done`.
+    Verify {
+        round: u32,
+        done: Vec<Check>,
+    },
     End(End),
 }
 
@@ -79,6 +89,8 @@ pub struct End {
     pub stop_reason: StopReason,
     /// The last text of the session: from the model, or the message about the limit that ended it.
     pub result: Option<String>,
+    /// The JSON value of the answer, if the job has an `output_schema` and the answer matches it.
+    pub answer: Option<Value>,
     /// What went wrong, for the operator.
     pub error: Option<String>,
 }
@@ -114,6 +126,12 @@ pub struct Machine {
     malformed_in_a_row: u32,
     /// The faults of the last answers that the loop has corrected.
     faults: BTreeSet<AnswerFault>,
+    /// How often the model had to correct an answer that does not match `output_schema`.
+    output_corrections: u32,
+    /// The JSON value of the last answer that matches `output_schema`.
+    answer: Option<Value>,
+    /// The rounds of checks so far.
+    verify_rounds: u32,
     calls_denied_by_budget: bool,
     window: Option<Window>,
     detections: u64,
@@ -156,6 +174,9 @@ impl Machine {
             failed_in_a_row: 0,
             malformed_in_a_row: 0,
             faults: BTreeSet::new(),
+            output_corrections: 0,
+            answer: None,
+            verify_rounds: 0,
             calls_denied_by_budget: false,
             detections: 0,
             over_window: false,
@@ -255,6 +276,7 @@ impl Machine {
             }
             Input::ModelFailed(error) => self.on_failure(error, &mut events),
             Input::Results(results) => self.on_results(results, &mut events),
+            Input::Verified(checks) => self.on_verified(&checks, &mut events),
             Input::Stop(reason) => self.on_stop(reason, &mut events),
         };
         Step { events, action }
@@ -324,50 +346,6 @@ impl Machine {
             turn.tool_calls.clear();
             turn.provider_data = None;
         }
-    }
-
-    fn on_failure(&mut self, error: ModelError, events: &mut Vec<Event>) -> Action {
-        if error.class == ErrorClass::BadToolGeneration {
-            return self.on_malformed(&error.message, events);
-        }
-        events.push(Event::Error {
-            code: error.class.as_str().to_owned(),
-            message: error.message.clone(),
-            reason: None,
-        });
-        self.end(error.class.stop_reason(), Some(error.message), events)
-    }
-
-    fn on_malformed(&mut self, reason: &str, events: &mut Vec<Event>) -> Action {
-        if self.malformed_in_a_row < MAX_CORRECTIONS {
-            let text = format!(
-                "Your last tool call was malformed and was not run: {reason}. Send it again with a known tool name and arguments that match its schema."
-            );
-            return self.correct_call(text, Some(reason.to_owned()), events);
-        }
-        self.malformed_in_a_row += 1;
-        let message = format!(
-            "the model wrote a malformed call {} times in a row: {reason}",
-            self.malformed_in_a_row
-        );
-        events.push(Event::Error {
-            code: ErrorClass::BadToolGeneration.as_str().to_owned(),
-            message: message.clone(),
-            reason: Some(reason.to_owned()),
-        });
-        self.end(StopReason::ProviderUnavailable, Some(message), events)
-    }
-
-    /// Asks the model to write a malformed call again.
-    fn correct_call(
-        &mut self,
-        text: String,
-        reason: Option<String>,
-        events: &mut Vec<Event>,
-    ) -> Action {
-        self.malformed_in_a_row += 1;
-        self.correct(text, reason, events);
-        self.ask_or_stop(events)
     }
 
     fn on_results(&mut self, results: Vec<CallOutcome>, events: &mut Vec<Event>) -> Action {
@@ -482,7 +460,7 @@ impl Machine {
     ) -> Action {
         events.push(Event::ProcessingEnd { iterations: self.counters.iterations });
         let result = Some(self.last_text.clone()).filter(|text| !text.is_empty());
-        Action::End(End { stop_reason, result, error })
+        Action::End(End { stop_reason, result, answer: None, error })
     }
 }
 

@@ -21,6 +21,7 @@ mod sink;
 mod stop;
 mod tool;
 mod untrusted;
+mod verify;
 mod wait;
 
 pub use approval::{ApprovalAnswer, ApprovalRequest, Approver};
@@ -44,6 +45,7 @@ pub use tool::{
     AgentTool, CallContext, CallOutput, CallState, PreparedCall, ToolRunner, ToolSpec, Toolbox,
 };
 pub use untrusted::{Marker, unwrap as unmarked};
+pub use verify::{Check, Verifier};
 pub use wait::{ModelWait, ModelWaits};
 
 #[cfg(test)]

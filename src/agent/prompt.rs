@@ -6,6 +6,8 @@
 
 use std::fmt::Write as _;
 
+use serde_json::Value;
+
 use crate::text::escape::one_line;
 
 /// The facts that the prompt states about a run.
@@ -38,6 +40,8 @@ pub struct PromptFacts<'a> {
     pub is_planned: bool,
     /// The job's skills: name, description, body.
     pub skills: &'a [(&'a str, &'a str, &'a str)],
+    /// The JSON Schema of the final answer, as the operator wrote it.
+    pub output_schema: Option<&'a Value>,
     /// The job's own system prompt.
     pub system_prompt: Option<&'a str>,
 }
@@ -122,6 +126,12 @@ pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
             body.trim_end()
         );
     }
+    if let Some(schema) = facts.output_schema {
+        let _ = write!(
+            prompt,
+            "\n<answer_format>\nGive the final answer as exactly one JSON value that matches this JSON Schema, without other text and without a code fence:\n{schema}\n</answer_format>\n"
+        );
+    }
     if let Some(text) = facts.system_prompt {
         let _ = write!(prompt, "\n{}\n", text.trim());
     }
@@ -193,6 +203,7 @@ mod tests {
             documents: "AGENTS.md of /srv:\nUse tabs.",
             is_planned: true,
             skills: &[("triage", "For pods", "Look first.")],
+            output_schema: None,
             system_prompt: Some("Answer in German."),
         };
         let prompt = system_prompt(&facts);

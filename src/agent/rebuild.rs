@@ -12,13 +12,14 @@ use serde_json::Value;
 
 use super::counters::{BrokenOff, Charge};
 use super::dispatch::{CallOutcome, Planned, Settled};
-use super::machine::{Action, Input, Machine};
+use super::machine::{Action, Input, Machine, corrects_answer};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use super::recorded::RecordedStart;
 use super::rules::ModelFacts;
 use super::stop::BUDGET;
 use super::tool::CallOutput;
 use super::untrusted::Marker;
+use super::verify::Check;
 use crate::catalogue::CacheWrites;
 use crate::config::Mode;
 use crate::domain::{
@@ -81,8 +82,8 @@ pub struct Sources<'a> {
 ///
 /// *Errors*: [`RebuildError`].
 pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, RebuildError> {
-    // The precheck comes before the loop.
-    let of_loop = sources.events.iter().filter(|event| is_of_loop(event) && !is_of_precheck(event));
+    // The calls that dutyd itself makes are not of the loop: the precheck, and those of the checks.
+    let of_loop = sources.events.iter().filter(|event| is_of_loop(event) && !is_of_own_call(event));
     let mut events = of_loop.peekable();
     let start = RecordedStart::find(sources.events).and_then(|start| start.task);
     machine.set_was_asked(events.clone().any(is_past_limits));
@@ -118,6 +119,21 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                 } else {
                     let (started, settled) = (lines.started(&done), lines.settled(machine));
                     return Ok(Rebuilt::Calls(CutCalls { done, started, settled }));
+                }
+            }
+            (Action::Verify { round, .. }, Some(Event::Verify { .. }) | None) => {
+                let mut done = Vec::new();
+                while let Some(check) = events.peek().and_then(|event| check(event, sources)) {
+                    done.push(check);
+                    events.next();
+                }
+                if done.len() == machine.rules().checks {
+                    Input::Verified(done)
+                } else if events.peek().is_some() {
+                    return Err(RebuildError::Ending);
+                } else {
+                    let action = Action::Verify { round: *round, done };
+                    return Ok(Rebuilt::Act { events: missing, action });
                 }
             }
             (_, Some(Event::Warning { usage: Some(usage), cost_usd, .. })) => {
@@ -172,11 +188,13 @@ fn is_past_limits(event: &Event) -> bool {
         || match event {
             Event::SteeringInjected { source, .. } => source == BUDGET,
             Event::Error { code, .. } => ErrorClass::parse(code).is_some(),
+            // The loop corrects an answer before it checks the limits.
+            Event::UserInput { source: InputSource::Correction, reason, .. } => {
+                reason.as_deref().is_none_or(|reason| !corrects_answer(reason))
+            }
             event => matches!(
                 event,
-                Event::AssistantTextEnd { .. }
-                    | Event::UserInput { source: InputSource::Correction, .. }
-                    | Event::Warning { usage: Some(_), .. }
+                Event::AssistantTextEnd { .. } | Event::Warning { usage: Some(_), .. }
             ),
         }
 }
@@ -186,15 +204,15 @@ fn is_of_window(event: &Event) -> bool {
     matches!(event, Event::Warning { code, usage: None, .. } if code == "context_window")
 }
 
-/// Tells whether an event belongs to the call of the precheck.
-fn is_of_precheck(event: &Event) -> bool {
+/// Tells whether an event belongs to a call that dutyd itself makes.
+fn is_of_own_call(event: &Event) -> bool {
     let call_id = match event {
         Event::PolicyDecision(decision) => &decision.call_id,
         Event::ToolCallStart(start) => &start.call_id,
         Event::ToolCallEnd(end) => &end.call_id,
         _ => return false,
     };
-    call_id.as_str() == CallId::PRECHECK
+    call_id.as_str() == CallId::PRECHECK || call_id.is_verify()
 }
 
 /// Tells whether an event is a step of the loop. The others say what happened around it.
@@ -210,6 +228,7 @@ fn is_of_loop(event: &Event) -> bool {
         | Event::SteeringInjected { .. }
         | Event::TurnLimit { .. }
         | Event::LoopDetection { .. }
+        | Event::Verify { .. }
         | Event::Error { .. }
         | Event::ProcessingEnd { .. } => true,
         Event::Warning { code, usage, .. } => {
@@ -246,6 +265,18 @@ fn diverged(made: &Event, recorded: &Event) -> RebuildError {
         Event::TurnLimit { .. } | Event::ProcessingEnd { .. } => RebuildError::Ending,
         _ => RebuildError::Diverged { expected: kind(made), found: kind(recorded) },
     }
+}
+
+/// Returns a recorded check; `None` for another event.
+fn check(event: &Event, sources: &Sources<'_>) -> Option<Check> {
+    let Event::Verify { call_id, tool, ok, detail, .. } = event else { return None };
+    let end = sources.events.iter().find_map(|event| match event {
+        Event::ToolCallEnd(end) if end.call_id == *call_id => Some(end),
+        _ => None,
+    })?;
+    let shown = sources.marker.wrap(call_id, end.shown());
+    let (call_id, tool, detail) = (call_id.clone(), tool.clone(), detail.clone());
+    Some(Check { call_id, tool, ok: *ok, detail, shown })
 }
 
 fn last_calls(machine: &Machine) -> Vec<ToolCall> {

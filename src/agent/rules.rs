@@ -1,7 +1,7 @@
 //! The rules of a session.
 
 use crate::catalogue::Price;
-use crate::config::{Approval, Limits, Mode};
+use crate::config::{Approval, Limits, Mode, OutputSchema};
 use crate::gate::GateRules;
 
 /// The rules of a session, frozen at its start.
@@ -23,6 +23,12 @@ pub struct Rules {
     pub confirm: bool,
     /// Whether a run in which no call worked ends as `nothing_done`.
     pub needs_call: bool,
+    /// The schema of the final answer, if the job has one.
+    pub output_schema: Option<OutputSchema>,
+    /// Number of checks after the final answer.
+    pub checks: usize,
+    /// How many times the model gets the checks that failed.
+    pub verify_retries: u32,
     /// How many of the last calls to search for repetitions; `None` disables the search.
     pub loop_window: Option<usize>,
 }

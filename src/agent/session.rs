@@ -24,6 +24,7 @@ use super::rules::ModelFacts;
 use super::sink::{EventSink, RecordError};
 use super::stop::StopSignal;
 use super::untrusted::Marker;
+use super::verify::Verifier;
 use super::wait::{ModelWait, ModelWaits};
 use crate::catalogue::{Price, Prices};
 use crate::clock::Clock;
@@ -51,6 +52,8 @@ pub struct SessionParts {
     pub run_id: String,
     /// Asks a person for approval.
     pub approver: Arc<dyn Approver>,
+    /// Makes the checks after the final answer.
+    pub verifier: Arc<dyn Verifier>,
     /// Tells which price applies.
     pub clock: Arc<dyn Clock>,
     /// Signals that the run must end.
@@ -167,6 +170,7 @@ impl Session {
             Err(error) => End {
                 stop_reason: StopReason::RecordFailed,
                 result: None,
+                answer: None,
                 error: Some(error.to_string()),
             },
         };
@@ -196,6 +200,12 @@ impl Session {
                 Action::End(end) => return Ok(end),
                 Action::CallModel => self.call_model().await?,
                 Action::RunCalls(calls) => self.run_calls(calls).await?,
+                Action::Verify { round, done } => {
+                    match self.parts.verifier.verify(round, done).await? {
+                        Some(checks) => Input::Verified(checks),
+                        None => Input::Stop(self.parts.stop.reason().await),
+                    }
+                }
             };
             self.take_broken_off();
             let uncounted = std::mem::take(&mut *locked(&self.uncounted));
@@ -225,7 +235,7 @@ impl Session {
 
     fn suspended(&self) -> End {
         self.is_suspended.store(true, Ordering::Relaxed);
-        End { stop_reason: StopReason::Interrupted, result: None, error: None }
+        End { stop_reason: StopReason::Interrupted, result: None, answer: None, error: None }
     }
 
     async fn call_model(&self) -> Result<Input, RecordError> {

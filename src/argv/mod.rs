@@ -18,6 +18,7 @@ pub use command_line::{ARGV_BYTES_LIMIT, CommandLine, Declaration, Rendered, STD
 pub use condition::ArgumentConditions;
 pub use diagnostics::Diagnostic;
 pub(crate) use diagnostics::Diagnostics;
+pub(crate) use parameters::check_subschemas;
 pub use parameters::{DEFAULT_STRING_BYTES, Names, Parameters};
 
 /// Escapes `segment` for a JSON pointer.

@@ -20,8 +20,8 @@ use std::sync::Arc;
 use jsonschema::{Draft, PatternOptions, Validator};
 use serde_json::{Map, Value, json};
 
-pub(crate) use bounds::check_applies;
 use bounds::check_satisfiable;
+pub(crate) use bounds::{check_applies, check_subschemas};
 
 use super::{Diagnostic, pattern, pointer_segment};
 use crate::domain::{CallError, ErrorKind};

@@ -3,6 +3,7 @@
 //! Text from models and tools is escaped. A long text is folded: a mark in its middle tells how
 //! many lines or characters are hidden there.
 
+mod checks;
 mod words;
 
 use std::fmt::Write as _;
@@ -182,6 +183,14 @@ impl Renderer {
                 ),
             ),
             "preflight" => self.preflight(line),
+            "verify" => {
+                let what = format!("{}: {}", text("tool"), text("detail"));
+                if event.get("ok") == Some(&Value::Bool(true)) {
+                    self.entry(line, "verified", Tone::Good, &what)
+                } else {
+                    self.entry(line, "failed", Tone::Bad, &what)
+                }
+            }
             "warning" => self.entry(
                 line,
                 "warning",
@@ -208,17 +217,19 @@ impl Renderer {
     /// Renders the outcome with the result, which `show` prints first and `run` prints last. Each
     /// line of the result is marked: it comes from a model and could look like an entry (LOG-4).
     pub(crate) fn result(&self, end: &Value) -> String {
-        let mut out = self.outcome(end);
+        self.outcome(end) + &self.final_answer(end)
+    }
+
+    /// Renders the result alone, after an empty line; empty if there is none.
+    pub(crate) fn final_answer(&self, end: &Value) -> String {
         let text = match end.get("result") {
             Some(Value::String(text)) => text.trim_end().to_owned(),
-            Some(Value::Null) | None => return out,
-            Some(object) => {
-                serde_json::to_string_pretty(object).unwrap_or_else(|_| object.to_string())
+            Some(Value::Null) | None => return String::new(),
+            Some(value) => {
+                serde_json::to_string_pretty(value).unwrap_or_else(|_| value.to_string())
             }
         };
-        out.push('\n');
-        out.push_str(&self.marked(&text));
-        out
+        format!("\n{}", self.marked(&text))
     }
 
     /// Renders the outcome without the result.

@@ -130,7 +130,11 @@ fn people(context: &Context, record: &Record) -> Result<String, CliError> {
     let mut out = format!("run {}\n", record.run_id);
     let has_ended = |line: &ReadLine| matches!(known(line), Some(Event::SessionEnd(_)));
     match lines.iter().rposition(has_ended).and_then(|at| raw.get(at)) {
-        Some(end) => out.push_str(&renderer.result(&end.event)),
+        Some(end) => {
+            out.push_str(&renderer.outcome(&end.event));
+            out.push_str(&renderer.checks(&raw));
+            out.push_str(&renderer.final_answer(&end.event));
+        }
         None => out.push_str(&format!("{}\n", open_state(record, &lines))),
     }
     out.push('\n');

@@ -51,17 +51,44 @@ impl Expect {
     /// condition, the call must have worked.
     #[must_use]
     pub fn holds(&self, exit_code: i32, has_worked: bool, output: &str) -> bool {
+        self.failure(exit_code, has_worked, output).is_none()
+    }
+
+    /// Returns the first condition that a call does not meet, as a clause for people; `None` if it
+    /// meets all of them.
+    #[must_use]
+    pub fn failure(&self, exit_code: i32, has_worked: bool, output: &str) -> Option<String> {
         let Self { exit_code: code, matches, not_matches, json_schema } = self;
         let is_empty =
             code.is_none() && matches.is_none() && not_matches.is_none() && json_schema.is_none();
-        let is_valid = |schema: &Arc<Validator>| {
-            serde_json::from_str::<Value>(output).is_ok_and(|value| schema.is_valid(&value))
-        };
-        (has_worked || !is_empty)
-            && code.is_none_or(|code| code == exit_code)
-            && matches.as_ref().is_none_or(|regex| regex.is_match(output))
-            && not_matches.as_ref().is_none_or(|regex| !regex.is_match(output))
-            && json_schema.as_ref().is_none_or(is_valid)
+        if is_empty && !has_worked {
+            return Some(format!("the call failed with exit code {exit_code}"));
+        }
+        if let Some(code) = code.filter(|code| *code != exit_code) {
+            return Some(format!("the exit code is {exit_code} instead of {code}"));
+        }
+        if let Some(regex) = matches.as_ref().filter(|regex| !regex.is_match(output)) {
+            return Some(format!("the output does not match `{regex}`"));
+        }
+        if let Some(regex) = not_matches.as_ref().filter(|regex| regex.is_match(output)) {
+            return Some(format!("the output matches `{regex}`"));
+        }
+        let schema = json_schema.as_ref()?;
+        match serde_json::from_str::<Value>(output) {
+            Err(error) => Some(format!("the output is not JSON: {error}")),
+            Ok(value) => {
+                let error = schema.iter_errors(&value).next()?;
+                let at = error.instance_path().to_string();
+                let place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
+                Some(format!("the output does not match `json_schema`{place}: {error}"))
+            }
+        }
+    }
+
+    /// Tells whether a condition depends on the end of the output.
+    #[must_use]
+    pub fn needs_whole_output(&self) -> bool {
+        self.not_matches.is_some() || self.json_schema.is_some()
     }
 }
 

@@ -1,10 +1,12 @@
 //! A checked job of `jobs.yaml`, with every default filled in.
 
 mod check;
+mod declared_call;
 mod limits;
 mod lists;
 mod precheck;
 mod slots;
+mod verify;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -18,14 +20,19 @@ use super::raw::{RawDefaults, RawJob, RawMode, RawOnCrash, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
-use super::{AllowedHost, Environment, ExecutionTarget, McpServer, SandboxMode, Settings, Skill};
+use super::{
+    AllowedHost, Environment, ExecutionTarget, McpServer, OutputSchema, SandboxMode, Settings,
+    Skill,
+};
 use crate::argv::{ArgumentConditions, Diagnostics};
 use crate::domain::{JobName, ToolName};
 use crate::schedule::{Expressions, Schedule};
 use crate::text::template::Template;
 
+pub(crate) use declared_call::DeclaredCall;
 pub use precheck::{Precheck, RunWhen};
 pub use slots::{Catchup, DailyBudgets, Overlap, Retry};
+pub use verify::VerifyStep;
 
 /// The smallest `max_output_bytes`.
 const LEAST_OUTPUT_BYTES: u64 = 4096;
@@ -221,6 +228,12 @@ pub struct Job {
     pub daily_budgets: Option<DailyBudgets>,
     /// The call that decides whether a run has anything to do, if the job has one.
     pub precheck: Option<Precheck>,
+    /// The checks after the final answer, in order.
+    pub verify: Vec<VerifyStep>,
+    /// How many times the model gets the checks that failed.
+    pub verify_retries: u32,
+    /// The schema of the final answer, if the job has one.
+    pub output_schema: Option<OutputSchema>,
     /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
     pub pause_after_failures: Option<u32>,
     /// Whether a run continues after the death or the stop of the daemon cut it off; otherwise it
@@ -312,6 +325,10 @@ impl Job {
         let retry = check.retry(raw.retry.as_ref());
         let (prompt, vars) = check.prompt(raw);
         let precheck = check.precheck(raw.precheck.as_ref(), &vars);
+        let verify = check.verify(raw, &vars);
+        let output_schema = raw.output_schema.as_ref().and_then(|schema| {
+            OutputSchema::compile(schema, "/output_schema", &mut check.diagnostics)
+        });
         let model = raw.model.as_ref().or(ctx.defaults.model.as_ref()).cloned();
         check.model(raw, model.as_deref());
         let working_dir = raw.working_dir.as_deref().map(|text| ctx.environment.expand_home(text));
@@ -360,6 +377,9 @@ impl Job {
                 is_resumed: !matches!(raw.on_crash, Some(RawOnCrash::Fail)),
                 retry,
                 precheck,
+                verify,
+                verify_retries: raw.verify_retries.unwrap_or(0),
+                output_schema,
                 daily_budgets,
                 pause_after_failures: raw.pause_after_failures,
                 prompt: prompt?,
@@ -391,6 +411,14 @@ impl Job {
             })
         };
         (built(), check.diagnostics)
+    }
+}
+
+impl Job {
+    /// Returns the calls that dutyd itself makes in each run: the precheck and the checks of `verify`.
+    pub fn own_calls(&self) -> impl Iterator<Item = &DeclaredCall> {
+        let checks = self.verify.iter().map(|step| &step.call);
+        self.precheck.iter().map(|precheck| &precheck.call).chain(checks)
     }
 }
 

@@ -26,6 +26,7 @@ mod mcp;
 mod model;
 mod model_advice;
 mod model_price;
+mod output_schema;
 mod profile;
 mod raw;
 mod recorded;
@@ -56,13 +57,14 @@ pub use host_zone::{LocalZone, ZoneSource};
 pub use interpolate::{SecretsMode, Unread, is_secret_name};
 pub use job::{
     Approval, Autonomy, Catchup, DailyBudgets, Job, Limits, Listed, Mode, Overlap, Policy,
-    Precheck, Rate, ReadPolicy, Retry, RunWhen,
+    Precheck, Rate, ReadPolicy, Retry, RunWhen, VerifyStep,
 };
 pub(crate) use launch::launch_problem;
 pub use load::{Config, Loaded, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};
 pub use model::{Model, Provider};
 pub use model_price::Priced;
+pub use output_schema::OutputSchema;
 pub use profile::{Profile, ToolAlias};
 pub use recorded::RecordedFiles;
 pub use remote::{Remote, WireFormat};

@@ -12,18 +12,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("jobs.defaults", &["notify"]),
     (
         "jobs.jobs[]",
-        &[
-            "recall",
-            "subagents",
-            "verify",
-            "verify_retries",
-            "output_schema",
-            "notify",
-            "reasoning_effort",
-            "runs_on",
-            "on_host_loss",
-            "on",
-        ],
+        &["recall", "subagents", "notify", "reasoning_effort", "runs_on", "on_host_loss", "on"],
     ),
     ("jobs.jobs[].limits", &["output_lines"]),
     ("tools.tools[]", &["output_lines"]),
@@ -83,7 +72,7 @@ mod tests {
 
     #[test]
     fn places_are_found_by_pointer() {
-        assert!(is_reserved_key(&place_of("jobs", "/jobs/3"), "verify"));
+        assert!(is_reserved_key(&place_of("jobs", "/jobs/3"), "recall"));
         assert!(is_reserved_key(&place_of("config", ""), "server"));
         assert!(is_reserved_key(&place_of("config", ""), "fleet"));
         for key in ["runs_on", "on_host_loss", "on"] {

@@ -5,6 +5,7 @@
 //! `store/` creates lines.
 //! *Source*: `docs/design/transcript.md`.
 
+mod call_end;
 mod constructors;
 mod facts;
 
@@ -13,7 +14,6 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use super::call::{ErrorKind, Truncated};
 use super::category::Category;
 use super::dropped_parameter::DroppedParameter;
 use super::ids::{CallId, RunId};
@@ -21,6 +21,7 @@ use super::plan::PlanStep;
 use super::session_end::SessionEnd;
 use super::session_start::SessionStart;
 use super::turn::{FinishReason, Usage};
+pub use call_end::CallEnd;
 
 /// The version of the line format.
 pub const FORMAT_VERSION: u32 = 1;
@@ -124,78 +125,6 @@ pub struct CallStart {
     pub sandboxed: bool,
 }
 
-/// Fields of `tool_call_end`.
-#[derive(Debug, Clone, Serialize, Deserialize, JsonSchema)]
-pub struct CallEnd {
-    /// The id of the call.
-    pub call_id: CallId,
-    /// The tool's own name, or the name that the model wrote if the tool is unknown.
-    pub name: String,
-    /// Whether the call failed.
-    pub is_error: bool,
-    /// The kind of failure; null on success.
-    pub error_kind: Option<ErrorKind>,
-    /// The whole output, if it is small.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output: Option<String>,
-    /// The file with the output, relative to the run's directory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub output_file: Option<String>,
-    /// Number of bytes that the tool wrote, including dropped ones.
-    pub output_bytes: u64,
-    /// Number of bytes that are neither in `output` nor in the file: the middle of a very large
-    /// output.
-    #[serde(default, skip_serializing_if = "is_zero")]
-    pub dropped_bytes: u64,
-    /// SHA-256 (hex) of the whole output after redaction.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub digest: Option<String>,
-    /// SHA-256 (hex) of the file, if it lacks bytes of the output because they were dropped.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub file_digest: Option<String>,
-    /// How much of the output the model's view leaves out.
-    pub truncated: Option<Truncated>,
-    /// The model's view of the output, without delimiters, if it differs from `output`.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub view: Option<String>,
-    /// Whether the output contained invalid UTF-8.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub lossy: bool,
-    pub exit_code: Option<i32>,
-    /// The signal that ended the process.
-    pub signal: Option<i32>,
-    /// Whether the deadline passed.
-    pub timed_out: bool,
-    /// Milliseconds from the start of the call to its end.
-    pub duration_ms: u64,
-    /// The changes to files, as a unified diff.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub diff: Option<String>,
-    /// Number of changed files.
-    #[serde(default)]
-    pub files_modified: u64,
-    /// The changed files.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub modified: Vec<String>,
-    /// Lines removed plus lines added in these files.
-    #[serde(default)]
-    pub lines_changed: u64,
-    /// Additional fields of the tool, such as `match_limit_reached`.
-    #[serde(flatten)]
-    pub details: Map<String, Value>,
-}
-
-impl CallEnd {
-    /// Returns a text that identifies the answer of a precheck: its exit code and the digest of its
-    /// output. Returns `None` if the call is not a precheck or reached no exit code.
-    #[must_use]
-    pub fn precheck_answer(&self) -> Option<String> {
-        let has_ended = self.call_id.as_str() == CallId::PRECHECK && !self.timed_out;
-        let code = self.exit_code.filter(|_| has_ended)?;
-        Some(format!("{code} {}", self.digest.as_deref().or(self.output.as_deref()).unwrap_or("")))
-    }
-}
-
 /// One item of the checklist before the first model call.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct PreflightItem {
@@ -270,8 +199,8 @@ pub enum Event {
         text: String,
         /// The origin of the turn.
         source: InputSource,
-        /// What a correction corrects: `empty`, `cut`, `spelled_call`, or why a call was malformed.
-        /// Absent in transcripts of earlier versions.
+        /// What a correction corrects: `empty`, `cut`, `spelled_call`, `output_schema`, `verify`,
+        /// or why a call was malformed. Absent in transcripts of earlier versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
     },
@@ -329,6 +258,18 @@ pub enum Event {
         tool: String,
         arguments: Map<String, Value>,
         /// Whether there is something to do.
+        ok: bool,
+        /// Why, as a sentence.
+        detail: String,
+    },
+    /// A check of `verify` has its result.
+    Verify {
+        /// The id of the call; its `tool_call_end` has the output.
+        call_id: CallId,
+        /// The name of the tool.
+        tool: String,
+        arguments: Map<String, Value>,
+        /// Whether the check passed.
         ok: bool,
         /// Why, as a sentence.
         detail: String,
@@ -461,6 +402,7 @@ impl Event {
         "tool_call_start",
         "tool_call_end",
         "precheck",
+        "verify",
         "probe",
         "approval_requested",
         "approval_resolved",

@@ -112,8 +112,20 @@ impl CallId {
         Self(Self::PRECHECK.to_owned())
     }
 
+    /// Returns the id of a check of `verify`; `round` and `step` count from 1.
+    #[must_use]
+    pub fn verify(round: u32, step: usize) -> Self {
+        Self(format!("verify_{round}_{step}"))
+    }
+
     /// The id of the precheck of a run, as text.
     pub const PRECHECK: &str = "precheck_1";
+
+    /// Tells whether the id is that of a check of `verify`.
+    #[must_use]
+    pub fn is_verify(&self) -> bool {
+        self.0.starts_with("verify_")
+    }
 
     /// Tells whether the id has a prefix that is reserved for the calls that dutyd itself makes.
     #[must_use]

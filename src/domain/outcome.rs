@@ -96,6 +96,10 @@ stop_reasons! {
     Completed = "completed" => Succeeded,
     /// The run made a change plan, which waits for approval.
     Planned = "planned" => Planned,
+    /// A check of `verify` failed, also after the model had its retries.
+    VerifyFailed = "verify_failed" => Failed,
+    /// The final answer does not match `output_schema`, also after the model was corrected.
+    InvalidOutput = "invalid_output" => Failed,
     /// The run used all iterations that `max_iterations` allows.
     MaxIterations = "max_iterations" => Failed,
     /// The model asked for more calls than `max_tool_calls` allows.

@@ -7,11 +7,8 @@ use serde_json::Value;
 use crate::agent::{End, SessionResult};
 use crate::domain::{Outcome, Person, RunId, SessionEnd, StopReason, Usage};
 use crate::store::RunSummary;
-use crate::text::json::check_values;
+use crate::text::answer::whole_object;
 use crate::text::redact::{Redacted, Redactor};
-
-/// Limit of the JSON values in an answer, inclusive; an answer with more is recorded as text.
-const ANSWER_VALUES: usize = 100_000;
 
 /// How a run ended.
 #[derive(Debug, Clone)]
@@ -65,7 +62,7 @@ impl Ended {
 /// zero.
 pub(super) fn ended_early(stop_reason: StopReason, error: String) -> SessionResult {
     SessionResult {
-        end: End { stop_reason, result: None, error: Some(error) },
+        end: End { stop_reason, result: None, answer: None, error: Some(error) },
         counters: Default::default(),
         changes: Default::default(),
         survivors: 0,
@@ -80,7 +77,8 @@ pub(super) fn session_end(
     by: Option<Person>,
     redactor: &Redactor,
 ) -> Redacted<SessionEnd> {
-    let answer = result.end.result.as_deref().map(answer_value);
+    let of_schema = result.end.answer.clone();
+    let answer = of_schema.or_else(|| result.end.result.as_deref().map(answer_value));
     let verdict = answer
         .as_ref()
         .and_then(|answer| answer.get("status"))
@@ -115,15 +113,8 @@ pub(super) fn session_end(
 
 /// Returns an answer as a JSON object if it is one, without a code fence around it; else as text.
 fn answer_value(text: &str) -> Value {
-    let inner = text.trim();
-    let inner = inner
-        .strip_prefix("```json")
-        .or_else(|| inner.strip_prefix("```"))
-        .and_then(|rest| rest.strip_suffix("```"))
-        .unwrap_or(inner);
-    let is_small = check_values(inner.as_bytes(), ANSWER_VALUES).is_ok();
-    match is_small.then(|| serde_json::from_str::<Value>(inner.trim())) {
-        Some(Ok(value @ Value::Object(_))) => value,
-        _ => Value::String(text.to_owned()),
+    match whole_object(text) {
+        Some(object) => Value::Object(object),
+        None => Value::String(text.to_owned()),
     }
 }

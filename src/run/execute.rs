@@ -3,6 +3,8 @@
 //! Even after a panic of the session, the transcript ends with `session_end`, as long as it can be
 //! written at all.
 
+use std::sync::Arc;
+
 use tokio::sync::watch;
 
 use super::budget::release_unbegun;
@@ -20,6 +22,7 @@ use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::temporary::with_room;
 use super::tool_context::gate_rules;
+use super::verify::Checks;
 use crate::agent::{
     End, EventSink as _, Machine, Marker, Rules, Session, SessionParts, SessionResult, SystemPrompt,
 };
@@ -284,6 +287,9 @@ pub(super) async fn session_parts(
         limits_replies: spec.job.daily_budgets.is_some(),
         confirm: spec.job.double_confirmation,
         needs_call: spec.needs_call(),
+        output_schema: spec.job.output_schema.clone(),
+        checks: spec.job.verify.len(),
+        verify_retries: spec.job.verify_retries,
         loop_window: spec.job.loop_window,
     };
     let models = models(spec, host, history).await;
@@ -291,6 +297,7 @@ pub(super) async fn session_parts(
     Ok(SessionParts {
         machine: Machine::new(rules, facts, scope.toolbox.clone(), system),
         models,
+        verifier: Arc::new(Checks::of(scope, marker(scope)?, history)),
         marker: marker(scope)?,
         sink: scope.sink.clone(),
         run_id: spec.run_id.to_string(),

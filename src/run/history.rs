@@ -109,6 +109,8 @@ pub struct RunHistory {
     pub has_started_change: bool,
     pub preflight: PreflightRecord,
     pub precheck: PrecheckRecord,
+    /// The calls of the checks that have ended.
+    pub checks: BTreeMap<CallId, CallEnd>,
     /// The todo list of the last call that wrote one.
     pub todos: Option<Vec<Value>>,
     /// The parameters that models refused.
@@ -279,6 +281,7 @@ fn begin(first: &ReadLine) -> Option<Box<RunHistory>> {
         has_started_change: false,
         preflight: PreflightRecord::Unknown,
         precheck: PrecheckRecord::default(),
+        checks: BTreeMap::new(),
         todos: None,
         dropped: Vec::new(),
         open_changes: BTreeSet::new(),
@@ -328,6 +331,9 @@ impl RunHistory {
                     && !end.is_error
                 {
                     self.todos = Some(todos);
+                }
+                if end.call_id.is_verify() {
+                    self.checks.insert(end.call_id.clone(), CallEnd::clone(end));
                 }
                 if end.call_id.as_str() == CallId::PRECHECK {
                     self.precheck.call.get_or_insert_with(|| CallEnd::clone(end));

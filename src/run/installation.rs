@@ -210,7 +210,7 @@ fn obstacles(config: &Config, job: &Job, host: &Host) -> Vec<String> {
     }
     let rules = path_rules(config, job, host, None, Links::Resolved);
     let mut named = job.policy.named();
-    named.extend(job.precheck.as_ref().map(|precheck| precheck.tool.as_str()));
+    named.extend(job.own_calls().map(|call| call.tool.as_str()));
     found.extend(named.into_iter().filter_map(|name| {
         // The loader rejects a name that no tool and no server has.
         let tool = KnownTool::find(config, name).ok()?;

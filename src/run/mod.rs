@@ -16,6 +16,7 @@ mod lessons;
 mod mcp;
 mod model_view;
 mod models;
+mod own_call;
 mod precheck;
 mod preflight;
 mod project;
@@ -28,6 +29,7 @@ mod temporary;
 mod tool_catalog;
 mod tool_context;
 mod unit;
+mod verify;
 
 pub use apply::{Applied, apply};
 pub use approvals::{AnswerError, Approvals, SocketApprover};

@@ -1,14 +1,11 @@
 //! Makes the precheck of a run, which decides without a model whether there is anything to do.
 
-use tokio_util::sync::CancellationToken;
-
 use super::history::{NO_PRECHECK_ANSWER, RunHistory};
+use super::own_call::{Made, OwnCalls};
 use super::scope::RunScope;
-use super::tool_context::gate_rules;
-use crate::agent::{AcceptedCall, CallExecutor, CallOutput, EventSink as _, Marker, RecordError};
+use crate::agent::{EventSink as _, Marker, RecordError};
 use crate::config::{Precheck, RunWhen};
-use crate::domain::{CallEnd, CallError, CallId, DecisionKind, ErrorKind, Event, PolicyDecision};
-use crate::gate::{CallFacts, GateRules, Spent, decide};
+use crate::domain::{CallEnd, CallId, Event};
 
 /// Maximum bytes of the output that `run_when` looks at.
 const JUDGED_BYTES: u64 = 1 << 20;
@@ -39,10 +36,14 @@ pub(super) async fn precheck(
     let record = history.map(|history| history.precheck.clone()).unwrap_or_default();
     let end = match record.call {
         Some(end) => end,
-        None => match call(scope, precheck).await? {
-            Some(end) => end,
-            None => return Ok(Prechecked::Suspended),
-        },
+        None => {
+            let (tool, arguments) =
+                (&precheck.call.tool, precheck.call.arguments(&scope.spec.vars));
+            match OwnCalls::of(scope).make(&CallId::precheck(), tool, arguments).await? {
+                Made::Ended(end) | Made::Stopped(end) => *end,
+                Made::Suspended => return Ok(Prechecked::Suspended),
+            }
+        }
     };
     let ok = match (record.found_work, end.precheck_answer()) {
         (Some(ok), _) => ok,
@@ -55,8 +56,8 @@ pub(super) async fn precheck(
         }
         (None, Some(answer)) => {
             let (ok, detail) = judge(scope, precheck, &end, &answer).await;
-            let (call_id, tool) = (end.call_id.clone(), precheck.tool.to_string());
-            let arguments = precheck.arguments(&scope.spec.vars);
+            let (call_id, tool) = (end.call_id.clone(), precheck.call.tool.to_string());
+            let arguments = precheck.call.arguments(&scope.spec.vars);
             scope.sink.record(Event::Precheck { call_id, tool, arguments, ok, detail }).await?;
             ok
         }
@@ -81,12 +82,11 @@ pub(super) fn recorded_text(
 }
 
 fn prompt_text(precheck: &Precheck, marker: &Marker, end: &CallEnd) -> String {
-    let shown = end.view.as_ref().or(end.output.as_ref()).map_or("", String::as_str);
     let code = end.exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
-    let output = marker.wrap(&end.call_id, shown);
+    let output = marker.wrap(&end.call_id, end.shown());
     format!(
         "Output of the precheck `{}`{code}, which ran before this task:\n{output}",
-        precheck.tool
+        precheck.call.tool
     )
 }
 
@@ -144,83 +144,4 @@ async fn judge(
             }
         }
     }
-}
-
-/// Makes the call of a precheck and records it. Returns its end; `None` if the stop of the daemon
-/// suspends the run. If the run must end for another reason, the call ends as interrupted.
-async fn call(scope: &RunScope, precheck: &Precheck) -> Result<Option<CallEnd>, RecordError> {
-    let executor = CallExecutor::new(scope.sink.clone(), CancellationToken::new());
-    let open = executor.open(&CallId::precheck(), precheck.tool.as_str());
-    let output = match accepted(scope, precheck).await? {
-        Err(error) => CallOutput::of_error(&error),
-        Ok(call) => {
-            let work = open.run(&call);
-            tokio::pin!(work);
-            tokio::select! {
-                biased;
-                _ = scope.stop.reason() => {
-                    executor.cancel().cancel();
-                    let output = work.await?;
-                    if scope.is_suspending() && output.error_kind == Some(ErrorKind::Interrupted) {
-                        return Ok(None);
-                    }
-                    output
-                }
-                output = &mut work => output?,
-            }
-        }
-    };
-    let end = output.clone().end(open.id(), open.name(), 0);
-    open.end(output).await?;
-    Ok(Some(end))
-}
-
-/// Prepares the call of a precheck and asks the gate about it.
-///
-/// *Errors* (inside): why the call must not be made.
-async fn accepted(
-    scope: &RunScope,
-    precheck: &Precheck,
-) -> Result<Result<AcceptedCall, CallError>, RecordError> {
-    let name = precheck.tool.as_str();
-    let Some(tool) = scope.toolbox.find(name) else {
-        let message = format!("The tool `{name}` is not available.");
-        return Ok(Err(CallError::new(ErrorKind::UnknownTool, message)));
-    };
-    let prepared = match tool.prepare(&precheck.arguments(&scope.spec.vars)) {
-        Ok(prepared) => prepared,
-        Err(error) => return Ok(Err(error)),
-    };
-    let (config, job) = (&scope.spec.config, &scope.spec.job);
-    let rules = gate_rules(config, job, scope.ctx.access.paths.clone());
-    // The precheck does not count towards the limits of the run.
-    let rules = GateRules { rate: None, ..rules };
-    let facts = CallFacts {
-        tool: name,
-        category: tool.category(),
-        destructive_when: tool.destructive_when(),
-        resources: &prepared.resources,
-        lines: prepared.lines,
-        spent: &Spent::default(),
-    };
-    let decision = decide(&rules, facts, &prepared.arguments);
-    let decided = PolicyDecision {
-        call_id: CallId::precheck(),
-        name: name.to_owned(),
-        category: decision.category,
-        decision: decision.kind,
-        rule: decision.rule.to_owned(),
-        reason: decision.reason.clone(),
-    };
-    scope.sink.record(Event::PolicyDecision(decided)).await?;
-    Ok(match decision.kind {
-        DecisionKind::Allow => {
-            Ok(AcceptedCall { tool: tool.clone(), category: decision.category, prepared })
-        }
-        DecisionKind::Ask | DecisionKind::Deny => {
-            let (rule, reason) = (decision.rule, decision.reason);
-            let message = format!("Refused by the rule `{rule}`: {reason}. Nothing was run.");
-            Err(CallError::new(ErrorKind::Denied, message))
-        }
-    })
 }

@@ -95,7 +95,7 @@ pub(super) async fn may_begin(
 fn tools(config: &Config, job: &Job, ctx: &ToolContext, toolbox: &Toolbox) -> Vec<PreflightItem> {
     let is_local = ctx.programs.execution.is_local();
     let mut named = job.policy.named();
-    named.extend(job.precheck.as_ref().map(|precheck| precheck.tool.as_str()));
+    named.extend(job.own_calls().map(|call| call.tool.as_str()));
     let item = |tool: &str, (ok, detail): (bool, String)| PreflightItem {
         name: format!("program of {tool}"),
         ok,
@@ -202,7 +202,7 @@ pub async fn connect(
             let directory = ctx.working_dir.display();
             let mut items = vec![item("environment", true, format!("{name}, in {directory}"))];
             let mut named = job.policy.named();
-            named.extend(job.precheck.as_ref().map(|precheck| precheck.tool.as_str()));
+            named.extend(job.own_calls().map(|call| call.tool.as_str()));
             let is_named = |program: &str| {
                 named.iter().any(|tool| match config.tools.get(*tool) {
                     Some(declared) => declared.program.written == program,

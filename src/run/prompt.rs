@@ -6,7 +6,7 @@ use super::documents::Documents;
 use super::project;
 use super::scope::RunScope;
 use crate::agent::{PromptFacts, SystemPrompt, ToolFacts, Toolbox, system_prompt};
-use crate::config::{Autonomy, Job, Model};
+use crate::config::{Autonomy, Job, Model, OutputSchema};
 
 /// Returns the system prompt of a run and, separately, the untrusted text of the repository.
 pub(super) async fn prompt(
@@ -55,6 +55,7 @@ pub(super) async fn prompt(
         documents: &ctx.redactor.text(documents),
         is_planned: spec.mode == crate::config::Mode::Plan,
         skills: &skills(&spec.job),
+        output_schema: spec.job.output_schema.as_ref().map(OutputSchema::as_written),
         system_prompt: spec.job.system_prompt.as_deref(),
     });
     (prompt, git.map(|git| git.untrusted_text()))

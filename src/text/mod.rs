@@ -4,6 +4,7 @@
 //! Nothing here knows about runs or reads files.
 
 pub(crate) mod address;
+pub(crate) mod answer;
 pub(crate) mod diff;
 pub(crate) mod escape;
 pub mod html;

@@ -8,7 +8,7 @@ use crate::support::Place;
 
 /// A model, a tool and a job that the blocks need but do not define.
 const CONFIG: &str = "version: 1\nmodels:\n  main: {provider: scripted, script: s.yaml}\n";
-const TOOLS: &str = "version: 1\ntools:\n  - {name: restart_unit, description: Restarts, category: write, cmd: 'true', parameters: {unit: {type: string}}, args: ['{{unit}}']}\n";
+const TOOLS: &str = "version: 1\ntools:\n  - {name: restart_unit, description: Restarts, category: write, cmd: 'true', parameters: {unit: {type: string}}, args: ['{{unit}}']}\n  - {name: unit_state, description: Prints a state, category: read, cmd: echo, parameters: {unit: {type: string}}, args: ['{{unit}}']}\n";
 const JOB: &str = "version: 1\njobs:\n  - name: other\n    prompt: look\n";
 
 /// Programs whose effect is on the whole system. A block that names one is not run.

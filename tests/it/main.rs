@@ -37,6 +37,7 @@ mod mcp;
 mod models;
 mod old_formats;
 mod operator;
+mod outcome;
 mod plan;
 mod precheck;
 mod process;

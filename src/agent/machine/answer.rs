@@ -90,8 +90,10 @@ pub(super) enum AnswerFault {
 }
 
 impl AnswerFault {
+    pub(super) const ALL: [Self; 3] = [Self::Empty, Self::Cut, Self::SpelledCall];
+
     /// Returns the word of the fault in `user_input`.
-    fn as_str(self) -> &'static str {
+    pub(super) fn as_str(self) -> &'static str {
         match self {
             Self::Empty => "empty",
             Self::Cut => "cut",
@@ -158,7 +160,7 @@ impl Machine {
                 "no call of the run worked: set `allow_no_calls: true` if this job needs none";
             return self.end(StopReason::NothingDone, Some(error.to_owned()), events);
         }
-        self.end(StopReason::Completed, None, events)
+        self.on_final_answer(text, events)
     }
 
     /// Tells whether the last answer was cut off, so that the next request needs a higher limit.

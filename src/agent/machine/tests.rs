@@ -16,7 +16,8 @@ use crate::agent::{
     AgentTool, CallAction, CallContext, CallOutput, PreparedCall, RequestedCall, ShownAs,
     ToolDefinition, ToolRunner, ToolSpec,
 };
-use crate::config::{Autonomy, Limits, Listed, Mode, Policy, ReadPolicy};
+use crate::argv::Diagnostics;
+use crate::config::{Autonomy, Limits, Listed, Mode, OutputSchema, Policy, ReadPolicy};
 use crate::domain::{CallError, Category, ToolName, Usage};
 use crate::gate::{CommandRules, GateRules, PathRules};
 
@@ -45,6 +46,9 @@ struct Setup {
     needs_call: bool,
     plan: bool,
     approve: bool,
+    output_schema: Option<Map<String, Value>>,
+    checks: usize,
+    verify_retries: u32,
 }
 
 #[derive(Deserialize)]
@@ -136,10 +140,17 @@ fn machine(setup: &Setup) -> Machine {
         limits_replies: false,
         confirm: setup.confirm,
         needs_call: setup.needs_call,
+        output_schema: setup.output_schema.as_ref().map(compiled),
+        checks: setup.checks,
+        verify_retries: setup.verify_retries,
         loop_window: setup.loop_window,
     };
     let system = SystemPrompt { text: "system".into(), ..SystemPrompt::default() };
     Machine::new(rules, facts(setup), Arc::new(toolbox), system)
+}
+
+fn compiled(schema: &Map<String, Value>) -> OutputSchema {
+    OutputSchema::compile(schema, "", &mut Diagnostics::default()).unwrap()
 }
 
 fn facts(setup: &Setup) -> ModelFacts {
@@ -151,7 +162,8 @@ fn facts(setup: &Setup) -> ModelFacts {
     }
 }
 
-/// Reads `{start: …}`, `{reply: …}`, `{failed: …}`, `{results: […]}` or `{stop: …}`.
+/// Reads `{start: …}`, `{reply: …}`, `{failed: …}`, `{results: […]}`, `{verified: […]}` or
+/// `{stop: …}`.
 fn input(row: &Value, setup: &Setup, asked: &[Dispatch]) -> Input {
     let (kind, value) = row.as_object().unwrap().iter().next().unwrap();
     match kind.as_str() {
@@ -166,7 +178,7 @@ fn input(row: &Value, setup: &Setup, asked: &[Dispatch]) -> Input {
             elapsed: Duration::from_secs(value["after_s"].as_u64().unwrap_or(1)),
         },
         "failed" => {
-            use ErrorClass::{Auth, BadToolGeneration, ContextLength, Overloaded};
+            use crate::agent::ErrorClass::{Auth, BadToolGeneration, ContextLength, Overloaded};
             let classes = [Auth, BadToolGeneration, ContextLength, Overloaded];
             let class = classes.into_iter().find(|class| class.as_str() == value).unwrap();
             Input::ModelFailed(ModelError::new(class, "no"))
@@ -175,6 +187,12 @@ fn input(row: &Value, setup: &Setup, asked: &[Dispatch]) -> Input {
             let kinds = value.as_array().unwrap();
             assert_eq!(kinds.len(), asked.len());
             Input::Results(asked.iter().zip(kinds).map(outcome).collect())
+        }
+        "verified" => {
+            let checks = value.as_array().unwrap().iter().enumerate();
+            Input::Verified(
+                checks.map(|(at, ok)| check(1, at + 1, ok.as_bool().unwrap())).collect(),
+            )
         }
         "stop" => {
             let reason = StopReason::ALL.iter().find(|reason| reason.as_str() == value).unwrap();
@@ -212,6 +230,17 @@ fn reply(value: &Value) -> ModelReply {
         }),
         response_id: None,
         provider_data: None,
+    }
+}
+
+fn check(round: u32, step: usize, ok: bool) -> Check {
+    let detail = if ok { "the result is as expected" } else { "the exit code is 1 instead of 0" };
+    Check {
+        call_id: CallId::verify(round, step),
+        tool: format!("check_{step}"),
+        ok,
+        detail: detail.into(),
+        shown: "output".into(),
     }
 }
 
@@ -256,6 +285,7 @@ fn shown_action(action: &Action) -> String {
             };
             calls.iter().map(call).collect::<Vec<_>>().join(", ")
         }
+        Action::Verify { round, .. } => format!("verify {round}"),
         Action::End(end) => {
             format!("end {}: {}", end.stop_reason.as_str(), end.result.clone().unwrap_or_default())
         }

@@ -1,6 +1,7 @@
 //! Finds schema keywords that cannot work: those for another type, and those that no value
 //! satisfies.
 
+use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::argv::{Diagnostic, pointer_segment};
@@ -81,6 +82,76 @@ pub(crate) fn check_applies(
                 }
             }
             _ => {}
+        }
+    }
+}
+
+/// Reports each keyword that no value satisfies, each reference to another document and each pattern
+/// that does not run in linear time, in a schema and in every schema below it.
+pub(crate) fn check_subschemas(schema: &Map<String, Value>, pointer: &str) -> Vec<Diagnostic> {
+    let mut errors = Vec::new();
+    check_satisfiable(schema, pointer, &mut errors);
+    check_required(schema, pointer, &mut errors);
+    let text = |keyword: &str| schema.get(keyword).and_then(Value::as_str);
+    if text("$ref").is_some_and(|target| !target.starts_with('#')) {
+        let message = "a schema may only refer to itself: begin the reference with `#`";
+        errors.push(Diagnostic::new(format!("{pointer}/$ref"), message));
+    }
+    if let Some(error) = text("pattern").and_then(|pattern| Regex::new(pattern).err()) {
+        let message = format!("not a regular expression that runs in linear time: {error}");
+        errors.push(Diagnostic::new(format!("{pointer}/pattern"), message));
+    }
+    for (keyword, value) in schema {
+        let here = format!("{pointer}/{}", pointer_segment(keyword));
+        match (keyword.as_str(), value) {
+            (
+                "properties" | "patternProperties" | "$defs" | "definitions",
+                Value::Object(parts),
+            ) => {
+                for (name, part) in parts {
+                    let below = format!("{here}/{}", pointer_segment(name));
+                    errors.extend(
+                        part.as_object()
+                            .map(|part| check_subschemas(part, &below))
+                            .into_iter()
+                            .flatten(),
+                    );
+                }
+            }
+            ("items" | "additionalProperties" | "contains", Value::Object(part)) => {
+                errors.extend(check_subschemas(part, &here));
+            }
+            ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(parts)) => {
+                for (at, part) in parts.iter().enumerate() {
+                    let below = format!("{here}/{at}");
+                    errors.extend(
+                        part.as_object()
+                            .map(|part| check_subschemas(part, &below))
+                            .into_iter()
+                            .flatten(),
+                    );
+                }
+            }
+            _ => {}
+        }
+    }
+    errors
+}
+
+/// Reports each required property that the schema itself excludes.
+fn check_required(schema: &Map<String, Value>, pointer: &str, errors: &mut Vec<Diagnostic>) {
+    let properties = schema.get("properties").and_then(Value::as_object);
+    let is_closed = schema.get("additionalProperties") == Some(&Value::Bool(false))
+        && !schema.contains_key("patternProperties");
+    let required = schema.get("required").and_then(Value::as_array).into_iter().flatten();
+    for name in required.filter_map(Value::as_str) {
+        let is_excluded = match properties.and_then(|properties| properties.get(name)) {
+            Some(property) => *property == Value::Bool(false),
+            None => is_closed,
+        };
+        if is_excluded {
+            let message = format!("`{name}` is required, but the schema does not admit it");
+            errors.push(Diagnostic::new(format!("{pointer}/required"), message));
         }
     }
 }

@@ -6,7 +6,7 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{DURATION, JOB_NAME, RawHost, RawOff, RawSandbox, SIZE};
+use super::{DURATION, JOB_NAME, RawExpect, RawHost, RawOff, RawSandbox, SIZE};
 
 /// jobs.yaml: what each job does, when, and what it may touch.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -123,6 +123,15 @@ pub(crate) struct RawJob {
     pub(crate) allow_no_calls: Option<bool>,
     /// Detection of repeated calls.
     pub(crate) loop_detection: Option<RawLoopDetection>,
+    /// Checks that dutyd makes after the model's final answer. A run is green only if all of them pass.
+    #[schemars(length(min = 1, max = 50))]
+    pub(crate) verify: Option<Vec<RawVerify>>,
+    /// How many times the model gets the checks that failed and may mend what they found. Defaults to
+    /// 0.
+    #[schemars(range(min = 0, max = 20))]
+    pub(crate) verify_retries: Option<u32>,
+    /// JSON Schema of the final answer, which must then be one JSON value.
+    pub(crate) output_schema: Option<Map<String, Value>>,
     /// Whether dutyd shortens long histories. This version supports only `off`.
     #[serde(rename = "compaction")]
     pub(crate) _compaction: Option<RawOff>,
@@ -331,6 +340,19 @@ pub(crate) struct RawPrecheck {
     /// Condition under which the run continues.
     #[schemars(required)]
     pub(crate) run_when: Option<RawRunWhen>,
+}
+
+/// A read call that dutyd makes after the model's final answer, and the result that it must have.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawVerify {
+    /// Name of a read tool in tools.yaml.
+    #[schemars(required)]
+    pub(crate) tool: Option<String>,
+    /// Arguments of the call. In a string, `{{name}}` expands to that entry of `vars`. Defaults to none.
+    pub(crate) args: Option<Map<String, Value>>,
+    /// Conditions on the result. By default, the call must work.
+    pub(crate) expect: Option<RawExpect>,
 }
 
 /// The condition under which the answer of a precheck makes the run continue.

@@ -2,9 +2,11 @@
 
 use proptest::prelude::*;
 
+use super::checks::{FakeChecks, Green};
 use super::*;
 use crate::agent::{RebuildError, RecordedStart, Sources, last_model, rebuild};
-use crate::config::Mode;
+use crate::argv::Diagnostics;
+use crate::config::{Mode, OutputSchema};
 use crate::domain::{Image, Turn};
 
 /// Answers by the number of replies in the history, so that it continues where the run was cut off.
@@ -126,6 +128,7 @@ struct Case {
     confirm: bool,
     max_iterations: u64,
     error_threshold: u64,
+    outcome: Green,
 }
 
 /// One session, from its start or from a cut; returns what it made.
@@ -177,6 +180,13 @@ impl Case {
             limits_replies: false,
             confirm: self.confirm,
             needs_call: false,
+            output_schema: self.outcome.has_schema.then(|| {
+                let schema = json!({"type": "object", "required": ["status"]});
+                let schema = schema.as_object().unwrap();
+                OutputSchema::compile(schema, "", &mut Diagnostics::default()).unwrap()
+            }),
+            checks: self.outcome.checks,
+            verify_retries: self.outcome.retries,
             loop_window: Some(4),
         }
     }
@@ -241,6 +251,11 @@ impl Case {
             clock: Arc::new(SystemClock),
             machine,
             models: vec![model("first", false, facts(1)), model("spare", true, facts(2))],
+            verifier: Arc::new(FakeChecks {
+                record: record.clone(),
+                green: self.outcome,
+                marker: marker.clone(),
+            }),
             marker: marker.clone(),
             sink: record.clone(),
             stop: StopSignal::new(stop, Instant::now() + Duration::from_hours(1)),
@@ -294,7 +309,8 @@ fn case() -> impl Strategy<Value = Case> {
         ("nothing", "{}"),
     ]);
     let step = prop_oneof![
-        1 => prop::sample::select(vec!["half", "status"]).prop_map(Answer::Says),
+        2 => prop::sample::select(vec!["half", "status", r#"{"status": "ok"}"#, r#"It is {"status": 1}"#])
+            .prop_map(Answer::Says),
         6 => prop::collection::vec(calls, 1..4).prop_map(Answer::Calls),
         1 => Just(Answer::FallsBack("spare says")),
         1 => Just(Answer::BreaksOff("spare says so too")),
@@ -303,6 +319,14 @@ fn case() -> impl Strategy<Value = Case> {
     ];
     let people = prop::sample::select(vec![Person::SaysYes, Person::SaysNo, Person::IsAway]);
     let modes = prop::sample::select(vec![Mode::Act, Mode::Plan]);
+    let outcomes = (any::<bool>(), 0usize..3, 0u32..3, 0u32..4).prop_map(
+        |(has_schema, checks, retries, failing_rounds)| Green {
+            has_schema,
+            checks,
+            retries,
+            failing_rounds,
+        },
+    );
     (
         prop::collection::vec(step, 0..6),
         modes,
@@ -311,9 +335,10 @@ fn case() -> impl Strategy<Value = Case> {
         any::<bool>(),
         2u64..8,
         1u64..4,
+        outcomes,
     )
         .prop_map(
-            |(steps, mode, approver, approve, confirm, max_iterations, error_threshold)| Case {
+            |(
                 steps,
                 mode,
                 approver,
@@ -321,6 +346,16 @@ fn case() -> impl Strategy<Value = Case> {
                 confirm,
                 max_iterations,
                 error_threshold,
+                outcome,
+            )| Case {
+                steps,
+                mode,
+                approver,
+                approve,
+                confirm,
+                max_iterations,
+                error_threshold,
+                outcome,
             },
         )
 }
