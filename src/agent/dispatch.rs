@@ -237,11 +237,14 @@ fn charge(call: &ToolCall, rules: &Rules, toolbox: &Toolbox, spent: &mut Spent) 
     }
 }
 
+/// The code of the warning about an admin call.
+pub const ADMIN_CALL: &str = "admin_call";
+
 /// Returns a warning if the call is an admin call and the job is supervised.
 pub(super) fn admin_warning(policy: &Policy, name: &str, category: Category) -> Option<Event> {
     let is_reported = category == Category::Admin && policy.autonomy == Autonomy::Supervised;
     let message = format!("`{name}` runs as a call of category admin");
-    is_reported.then(|| Event::warning("admin_call", message))
+    is_reported.then(|| Event::warning(ADMIN_CALL, message))
 }
 
 /// Returns the accepted call, with a reason if a person must approve it first.

@@ -26,7 +26,8 @@ mod wait;
 
 pub use approval::{ApprovalAnswer, ApprovalRequest, Approver};
 pub use dispatch::{
-    AcceptedCall, CallAction, CallOutcome, Changes, Dispatch, Planned, Settled, StepPosition,
+    ADMIN_CALL, AcceptedCall, CallAction, CallOutcome, Changes, Dispatch, Planned, Settled,
+    StepPosition,
 };
 pub use executor::{CallExecutor, OpenCall};
 pub use machine::{Action, End, Input, Machine, Step};

@@ -100,6 +100,8 @@ pub(crate) enum Verb {
     Verify(VerifyArgs),
     /// List the tools of MCP servers, or accept changed ones
     Mcp(McpArgs),
+    /// Send a test message to a destination of notifications
+    Notify(NotifyArgs),
     /// List the calls that are waiting for approval
     Approvals(ApprovalsArgs),
     /// Approve a waiting call, which then runs at once
@@ -373,6 +375,21 @@ pub(crate) enum McpVerb {
     Accept {
         /// Name of the server in config.yaml
         server: String,
+    },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct NotifyArgs {
+    #[command(subcommand)]
+    pub(crate) verb: NotifyVerb,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum NotifyVerb {
+    /// Send one test message
+    Test {
+        /// Name of the destination in config.yaml
+        name: String,
     },
 }
 

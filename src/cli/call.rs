@@ -290,6 +290,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         precheck: None,
         verify: Vec::new(),
         verify_retries: 0,
+        notify: Vec::new(),
         output_schema: None,
         daily_budgets: None,
         is_resumed: false,

@@ -8,7 +8,7 @@ use super::args::Cli;
 const GROUPS: &[(&str, &[&str])] = &[
     (
         "Configure and try",
-        &["init", "validate", "schema", "tools", "models", "explain", "call", "check"],
+        &["init", "validate", "schema", "tools", "models", "explain", "call", "check", "notify"],
     ),
     ("Look", &["status", "jobs", "next", "slots", "audit", "runs", "show", "verify", "doctor"]),
     ("Decide", &["approvals", "approve", "deny", "plans", "plan", "apply", "discard", "mcp"]),

@@ -25,6 +25,7 @@ mod log;
 mod mcp;
 mod models;
 mod next;
+mod notify;
 mod output;
 mod pause;
 mod plans;
@@ -116,6 +117,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
         Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
         Verb::Mcp(args) => context.block_on(mcp::mcp(&context, &args))?,
+        Verb::Notify(args) => context.block_on(notify::notify(&context, &args))?,
         Verb::Approvals(args) => context.block_on(approvals::approvals(&context, &args))?,
         Verb::Approve(args) => context.block_on(approvals::approve(&context, &args))?,
         Verb::Deny(args) => context.block_on(approvals::deny(&context, &args))?,

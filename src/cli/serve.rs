@@ -13,7 +13,7 @@ use super::{log, output};
 use crate::clock::Clock;
 use crate::config::{Config, Environment, FileSet, Loaded, Report, SecretsMode, Trust, load};
 use crate::daemon::{
-    Parts, Signals, Supervisor, load_stable, log_warnings, recover_state, watch_files,
+    Notifier, Parts, Signals, Supervisor, load_stable, log_warnings, recover_state, watch_files,
 };
 use crate::process::ControlGroups;
 use crate::run::{Approvals, Host, is_disk_fault, short_stop_timeout};
@@ -168,6 +168,8 @@ pub(crate) struct Daemon {
     pub(crate) commands: tokio::sync::mpsc::Sender<crate::daemon::Command>,
     config: tokio::sync::watch::Receiver<Arc<Config>>,
     server: tokio::task::JoinHandle<()>,
+    /// Delivers notifications until `stop` is cancelled.
+    notifier: tokio::task::JoinHandle<()>,
     stop: CancellationToken,
 }
 
@@ -209,6 +211,7 @@ impl Daemon {
         let (state, observers) = (host.state.clone(), host.observers.clone());
         let disk: Arc<dyn Fn() -> Loaded + Send + Sync> = Arc::from(reload);
         let (again, api_host) = (disk.clone(), host.clone());
+        let (clients, messages) = (host.clients.clone(), ledger.clone());
         let parts = Parts {
             host,
             config,
@@ -222,6 +225,14 @@ impl Daemon {
             .map_err(|error| failed("cannot start the schedules", &*error))?;
         let stop = CancellationToken::new();
         let (commands, config) = (handle.commands.clone(), handle.config.clone());
+        let notifier = Notifier {
+            ledger: messages,
+            config: config.clone(),
+            clients,
+            clock: clock.clone(),
+            host: crate::run::host_name(),
+        };
+        let notifier = tokio::spawn(notifier.run(stop.clone()));
         let stop_streams = stop.clone();
         let api = Api {
             approvals,
@@ -238,7 +249,7 @@ impl Daemon {
         let server = serve_socket(&path, |key| router(api, key), stop.clone())
             .map_err(CliError::failed_by)?;
         announce(lock, &path);
-        Ok(Self { supervisor, commands, config, server, stop })
+        Ok(Self { supervisor, commands, config, server, notifier, stop })
     }
 
     /// Runs until the supervisor stops, then stops the server.
@@ -246,6 +257,7 @@ impl Daemon {
         self.supervisor.run().await;
         self.stop.cancel();
         let _ = self.server.await;
+        let _ = self.notifier.await;
     }
 }
 

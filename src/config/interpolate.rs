@@ -241,7 +241,8 @@ impl Walk<'_> {
                 segments,
                 ["models", _, "api_key"]
                     | ["web_search", "api_key"]
-                    | ["models" | "mcp_servers", _, "headers", _]
+                    | ["models" | "mcp_servers" | "notifications", _, "headers", _]
+                    | ["notifications", _, "url" | "smtp" | "secret" | "routing_key"]
                     | [.., "token"]
             )
     }

@@ -25,7 +25,7 @@ use super::{
     Skill,
 };
 use crate::argv::{ArgumentConditions, Diagnostics};
-use crate::domain::{JobName, ToolName};
+use crate::domain::{JobName, NoticeRule, ToolName};
 use crate::schedule::{Expressions, Schedule};
 use crate::text::template::Template;
 
@@ -232,6 +232,8 @@ pub struct Job {
     pub verify: Vec<VerifyStep>,
     /// How many times the model gets the checks that failed.
     pub verify_retries: u32,
+    /// Who is told what of the job.
+    pub notify: Vec<NoticeRule>,
     /// The schema of the final answer, if the job has one.
     pub output_schema: Option<OutputSchema>,
     /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
@@ -326,6 +328,7 @@ impl Job {
         let (prompt, vars) = check.prompt(raw);
         let precheck = check.precheck(raw.precheck.as_ref(), &vars);
         let verify = check.verify(raw, &vars);
+        let notify = check.notify(raw);
         let output_schema = raw.output_schema.as_ref().and_then(|schema| {
             OutputSchema::compile(schema, "/output_schema", &mut check.diagnostics)
         });
@@ -363,7 +366,7 @@ impl Job {
         let environment = check.environment(raw, working_dir.is_some());
         let limits = check.limits(raw.limits.as_ref());
         let daily_budgets = zone.and_then(|zone| check.budgets(raw, &limits, zone));
-        let detection = raw.loop_detection.as_ref();
+        let loop_window = loop_window(raw);
         let built = || {
             Some(Self {
                 name: name?,
@@ -379,6 +382,7 @@ impl Job {
                 precheck,
                 verify,
                 verify_retries: raw.verify_retries.unwrap_or(0),
+                notify,
                 output_schema,
                 daily_budgets,
                 pause_after_failures: raw.pause_after_failures,
@@ -402,16 +406,19 @@ impl Job {
                 limits,
                 double_confirmation: raw.double_confirmation.unwrap_or(true),
                 allow_no_calls: raw.allow_no_calls.unwrap_or(false),
-                loop_window: detection.and_then(|d| d.enabled).unwrap_or(true).then(|| {
-                    detection
-                        .and_then(|d| d.window)
-                        .and_then(|w| usize::try_from(w).ok())
-                        .unwrap_or(10)
-                }),
+                loop_window,
             })
         };
         (built(), check.diagnostics)
     }
+}
+
+/// Returns how many of the last calls to check for repetitions; `None` if that is off.
+fn loop_window(raw: &RawJob) -> Option<usize> {
+    let detection = raw.loop_detection.as_ref();
+    let window = detection.and_then(|detection| detection.window);
+    let is_on = detection.and_then(|detection| detection.enabled).unwrap_or(true);
+    is_on.then(|| window.and_then(|window| usize::try_from(window).ok()).unwrap_or(10))
 }
 
 impl Job {

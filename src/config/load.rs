@@ -14,6 +14,7 @@ use serde::de::DeserializeOwned;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
 
+use super::destination::notice_rules;
 use super::document::Document;
 use super::interpolate::{Found, SecretsMode, Unread};
 use super::job::JobContext;
@@ -22,8 +23,8 @@ use super::recorded::RecordedFiles;
 use super::schema::FileSchema;
 use super::settings::zone;
 use super::{
-    ConfigError, Environment, FileSet, Job, LocalZone, MCP_SEPARATOR, McpServer, Model, Report,
-    SandboxMode, SchemaName, Security, Settings, Tool, Trust,
+    ConfigError, Environment, FileSet, Job, MCP_SEPARATOR, McpServer, Model, Report, SandboxMode,
+    SchemaName, Security, Settings, Tool, Trust,
 };
 use crate::argv::{Diagnostic, Diagnostics};
 use crate::domain::{JobName, ToolName};
@@ -371,16 +372,17 @@ impl Loader<'_> {
                 .map(|(_, text)| text)
                 .map_err(|error| format!("{}: {}", error.file, error.message))
         };
-        let (expressions, local) = (Expressions::default(), &settings.local_zone);
+        let expressions = Expressions::default();
         for file in files {
             let own = defaults_of(file).unwrap_or_default();
-            let own = self.checked_defaults(own, &file.document, names, local);
+            let own = self.checked_defaults(own, &file.document, names, settings);
             let known = |model: &String| names.models.is_none_or(|models| models.contains(model));
             let defaults = RawDefaults {
                 model: own.model.or_else(|| common.model.clone().filter(known)),
-                timezone: own
-                    .timezone
-                    .or_else(|| common.timezone.clone().filter(|name| zone(name, local).is_ok())),
+                timezone: own.timezone.or_else(|| {
+                    common.timezone.clone().filter(|name| zone(name, &settings.local_zone).is_ok())
+                }),
+                notify: own.notify.or_else(|| common.notify.clone()),
             };
             let ctx = JobContext {
                 environment: self.environment,
@@ -426,8 +428,9 @@ impl Loader<'_> {
         mut defaults: RawDefaults,
         document: &Document,
         names: &Names<'_>,
-        local: &LocalZone,
+        settings: &Settings,
     ) -> RawDefaults {
+        let (local, destinations) = (&settings.local_zone, &settings.destinations);
         let named = defaults.timezone.as_deref();
         if let Some(message) = named.and_then(|name| zone(name, local).err()) {
             self.error(document.error("/defaults/timezone", message));
@@ -441,6 +444,14 @@ impl Loader<'_> {
                 format!("unknown model `{model}`: add it to `models` in config.yaml"),
             ));
             defaults.model = None;
+        }
+        if let Some(rules) = &defaults.notify {
+            let mut found = Diagnostics::default();
+            let known = names.models.map(|_| destinations);
+            notice_rules(rules, "/defaults/notify", known, &mut found);
+            for error in found.errors {
+                self.error(document.error(&error.pointer, error.message));
+            }
         }
         defaults
     }

@@ -8,6 +8,7 @@
 
 mod builtin;
 mod command_rule;
+mod destination;
 mod dirs;
 mod document;
 mod environment;
@@ -45,6 +46,7 @@ mod web;
 mod yaml_slip;
 
 pub use builtin::Builtin;
+pub use destination::Destination;
 pub use dirs::{CONTROL_KEY, DirError, Dirs, SYSTEM_RUNTIME_DIRECTORY};
 pub use document::{Document, parse as parse_yaml};
 pub use environment::Environment;

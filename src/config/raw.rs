@@ -17,8 +17,8 @@ use crate::domain::Category;
 
 pub(crate) use jobs::{
     RawAutonomy, RawBudget, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed,
-    RawMode, RawOnCrash, RawOneOrMany, RawOverlap, RawPolicy, RawPrecheck, RawRead, RawRetry,
-    RawRunWhen, RawRunWhenWord, RawScalar, RawUnanswered,
+    RawMode, RawNotify, RawOnCrash, RawOneOrMany, RawOverlap, RawPolicy, RawPrecheck, RawRead,
+    RawRetry, RawRunWhen, RawRunWhenWord, RawScalar, RawUnanswered,
 };
 pub(crate) use tools::{
     RawCalls, RawExpect, RawProbe, RawScript, RawTool, RawToolSandbox, RawTools,
@@ -72,8 +72,49 @@ pub(crate) struct RawSettings {
     pub(crate) security: Option<RawSecurity>,
     /// Service behind the tool `web_search`; without this key, the tool is unavailable.
     pub(crate) web_search: Option<RawWebSearch>,
+    /// Destinations of notifications by name; the `notify` of jobs refers to these names.
+    pub(crate) notifications: Option<BTreeMap<String, RawDestination>>,
     /// The daemon's own log.
     pub(crate) telemetry: Option<RawTelemetry>,
+}
+
+/// Kind of a destination.
+#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RawDestinationType {
+    /// Incoming webhook of Slack, or of a server that takes the same messages.
+    Slack,
+    /// JSON by POST.
+    Webhook,
+    /// E-mail over SMTP.
+    Email,
+    /// Events API of PagerDuty.
+    Pagerduty,
+    /// Dead man's switch: a GET of the address, with `/start` or `/fail` appended.
+    Ping,
+}
+
+/// A destination of notifications.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawDestination {
+    /// Kind of the destination.
+    #[schemars(required)]
+    pub(crate) r#type: Option<RawDestinationType>,
+    /// Address (slack, webhook, ping); for pagerduty another endpoint of its events API.
+    pub(crate) url: Option<String>,
+    /// Additional headers (webhook).
+    pub(crate) headers: Option<BTreeMap<String, String>>,
+    /// Key of the signature in `Dutyd-Signature` (webhook).
+    pub(crate) secret: Option<String>,
+    /// Server (email): smtps://USER:PASSWORD@HOST:465, or smtp://HOST:25.
+    pub(crate) smtp: Option<String>,
+    /// Sender (email).
+    pub(crate) from: Option<String>,
+    /// Recipients (email).
+    pub(crate) to: Option<Vec<String>>,
+    /// Integration key (pagerduty).
+    pub(crate) routing_key: Option<String>,
 }
 
 /// API that serves a model.

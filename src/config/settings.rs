@@ -1,13 +1,13 @@
 //! The checked settings of `config.yaml`, except its models and MCP servers.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Duration;
 
 use chrono_tz::Tz;
 
 use super::raw::{RawLevel, RawLogFormat, RawRotate, RawSettings};
-use super::{Environment, LocalZone, Security, WebSearch};
+use super::{Destination, Environment, LocalZone, Security, WebSearch};
 use crate::argv::Diagnostics;
 use crate::text::quantity;
 
@@ -69,6 +69,8 @@ pub struct Settings {
     pub security: Security,
     /// The service behind `web_search`; `None` if the tool is unavailable.
     pub web_search: Option<WebSearch>,
+    /// Destinations of notifications by name.
+    pub destinations: BTreeMap<String, Destination>,
     /// Settings of the daemon's own log.
     pub log: LogSettings,
 }
@@ -130,6 +132,7 @@ impl Settings {
                 .web_search
                 .as_ref()
                 .and_then(|raw| WebSearch::from_raw(raw, diagnostics)),
+            destinations: Destination::all(raw.notifications.as_ref(), diagnostics),
             log: LogSettings {
                 format: match log.and_then(|log| log.format) {
                     Some(RawLogFormat::Json) => LogFormat::Json,

@@ -9,6 +9,7 @@ mod book;
 mod command;
 mod disposition;
 mod fold;
+mod notifier;
 mod outbox;
 mod recovery;
 mod rules;
@@ -22,6 +23,7 @@ mod watch;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
 pub use command::{BackfillRequest, BackfillScope, Command, CommandError, Started};
+pub use notifier::{Notifier, undelivered_problems};
 pub use recovery::{RecoveredState, Resumable, StartError, recover_state};
 pub use signals::Signals;
 pub use supervisor::{Handle, Parts, Supervisor, log_warnings};

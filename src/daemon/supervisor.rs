@@ -146,6 +146,7 @@ impl Supervisor {
         supervisor.settle_downtime(now).await?;
         supervisor.adopt_schedules(Claim::default(), now).await?;
         supervisor.parts.ledger.set_meta("started", now.timestamp_millis()).await?;
+        supervisor.tell_of_left_runs().await;
         Ok((supervisor, Handle { commands, config: config_receiver }))
     }
 

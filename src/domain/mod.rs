@@ -9,6 +9,7 @@ mod category;
 mod dropped_parameter;
 mod event;
 mod ids;
+mod notice;
 mod origin;
 mod outcome;
 mod plan;
@@ -25,6 +26,7 @@ pub use event::{
     LiveEvent, PolicyDecision, PreflightItem,
 };
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
+pub use notice::{JobState, Message, NoticeEvent, NoticeEvents, NoticeRule, RunNotice, ToldState};
 pub use origin::{Epoch, Origin, OriginFields, Person, RunRequest, SlotKey, SlotTime, Trigger};
 pub use outcome::{Outcome, Stop, StopReason};
 pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};

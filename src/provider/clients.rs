@@ -29,7 +29,7 @@ impl HttpClients {
     /// Returns the client for a base URL.
     ///
     /// *Errors*: the CA certificates cannot be read.
-    pub(super) fn get(&self, base_url: &str) -> Result<reqwest::Client, ModelError> {
+    pub(crate) fn get(&self, base_url: &str) -> Result<reqwest::Client, ModelError> {
         let is_plain = base_url.get(..5).is_some_and(|scheme| scheme.eq_ignore_ascii_case("http:"));
         let cell = if is_plain { &self.0.plain } else { &self.0.tls };
         if let Some(client) = cell.get() {

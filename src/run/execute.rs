@@ -14,6 +14,7 @@ use super::ended::{Ended, ended_early};
 use super::history::{PreflightRecord, RunHistory};
 use super::host::{Host, RunError};
 use super::models::models;
+use super::notices::TellingApprover;
 use super::precheck::{Prechecked, precheck};
 use super::preflight::{may_begin, preflight};
 use super::prompt::{documents, prompt};
@@ -68,6 +69,7 @@ async fn execute_new(
     if scope.spec.is_queued {
         leave_queue(&scope.spec.run_id, &scope.host).await;
     }
+    scope.notices().tell_of_start().await;
     if let Some(warning) = little_space {
         scope.record(warning).await?;
     }
@@ -301,7 +303,7 @@ pub(super) async fn session_parts(
         marker: marker(scope)?,
         sink: scope.sink.clone(),
         run_id: spec.run_id.to_string(),
-        approver: host.approver.clone(),
+        approver: Arc::new(TellingApprover(scope.notices())),
         clock: host.clock.clone(),
         stop: scope.stop.clone(),
         waits: host.waits.clone(),

@@ -16,6 +16,7 @@ mod lessons;
 mod mcp;
 mod model_view;
 mod models;
+mod notices;
 mod own_call;
 mod precheck;
 mod preflight;
@@ -43,8 +44,10 @@ pub use installation::{Reach, examine_config, examine_host, why_runs_cannot_begi
 pub use lessons::Learned;
 pub use mcp::{Servers, least_rights};
 pub use model_view::{ModelValue, ModelView, ask_providers, model_views};
+pub use notices::{notice_of_record, notice_of_recovered};
 pub use preflight::{connect, preflight};
 pub use resume::{Resumption, resume};
+pub use scope::host_name;
 pub use spec::{PromptError, RunSpec};
 pub use tool_catalog::{
     ExplainError, Explanation, KnownTool, ToolRow, UnknownTool, explain, names_of_server, tool_rows,

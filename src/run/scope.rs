@@ -15,6 +15,7 @@ use super::ended::{Ended, RunExit, session_end};
 use super::history::RunHistory;
 use super::host::{Host, RunError};
 use super::mcp::{ServerReady, Servers, usable_servers};
+use super::notices::{Notices, notice_of_end};
 use super::preflight::connect;
 use super::sink::RunSink;
 use super::spec::RunSpec;
@@ -116,6 +117,7 @@ impl RunScope {
             observers: host.observers.clone(),
             run_id: spec.run_id.clone(),
             deltas: Mutex::new(redactor.stream()),
+            notices: Notices { spec: spec.clone(), host: host.clone(), redactor: redactor.clone() },
             redactor: redactor.clone(),
             has_started_change: AtomicBool::new(has_started_change),
             precheck: Mutex::new(answer),
@@ -153,6 +155,11 @@ impl RunScope {
             hangs,
             servers: Servers::default(),
         })
+    }
+
+    /// Returns what tells people of events of the run.
+    pub(super) fn notices(&self) -> Notices {
+        self.sink.notices.clone()
     }
 
     /// Tells whether the daemon is stopping and the run is to be suspended.
@@ -287,6 +294,10 @@ impl RunScope {
             precheck: answer.map(|answer| (self.spec.job.name.to_string(), answer)),
             // A run that was cut off may have cost more than its transcript says.
             cost_micro_usd: end.cost_usd.filter(|_| !self.is_resumed).map(millionths),
+            notice: self.spec.is_told().then(|| {
+                let job = self.spec.job.name.clone();
+                notice_of_end(&self.spec.run_id, job, &end, self.host.clock.now())
+            }),
         };
         finish(&self.spec.run_id, facts, &self.host, &self.sink, self.lock, end).await
     }
@@ -463,6 +474,8 @@ fn session_start(spec: &RunSpec, toolbox: &Toolbox, ctx: &ToolContext) -> Sessio
     }
 }
 
-pub(super) fn host_name() -> String {
+/// Returns the name of this host.
+#[must_use]
+pub fn host_name() -> String {
     nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default()
 }

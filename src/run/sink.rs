@@ -7,7 +7,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use async_trait::async_trait;
 
-use crate::agent::{EventSink, RecordError};
+use super::notices::Notices;
+use crate::agent::{ADMIN_CALL, EventSink, RecordError};
 use crate::domain::{Event, LiveEvent, RunId, SessionEnd};
 use crate::sinks::{Observed, Observers};
 use crate::store::{RecordEnd, RunSummary, Transcript};
@@ -19,6 +20,7 @@ pub(super) struct RunSink {
     pub(super) observers: Observers,
     pub(super) run_id: RunId,
     pub(super) redactor: Redactor,
+    pub(super) notices: Notices,
     /// Redacts the answer that is being streamed.
     pub(super) deltas: Mutex<StreamRedactor>,
     /// Whether a write or admin call has started.
@@ -47,8 +49,15 @@ impl EventSink for RunSink {
             _ => None,
         };
         let refused = event.refused_call().cloned();
+        let admin = match &event {
+            Event::Warning { code, message, .. } if code == ADMIN_CALL => Some(message.clone()),
+            _ => None,
+        };
         let appended =
             self.transcript.append(event).await.map_err(|error| RecordError(error.to_string()))?;
+        if let Some(message) = admin {
+            self.notices.tell_of_admin(&message).await;
+        }
         let mut row = self.row();
         if let Some(start) = start {
             *row = Some(RunSummary::begun(&self.run_id, &start, appended.ts));

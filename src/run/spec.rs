@@ -47,6 +47,13 @@ impl RunSpec {
         self.is_queued && self.job.is_resumed
     }
 
+    /// Tells whether notifications are sent about the run: a run of the daemon that is neither
+    /// interactive nor applies a plan.
+    #[must_use]
+    pub fn is_told(&self) -> bool {
+        self.is_queued && !self.has_person && self.plan_id.is_none()
+    }
+
     /// Tells whether the run can succeed only after a call that worked. A person who watches the run or
     /// wrote its prompt judges it instead.
     #[must_use]

@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use super::problem::Problem;
 use crate::clock::Clock;
 use crate::config::{Config, Loaded, Provider};
-use crate::daemon::{Command, Handle, StatusRefused, StatusReport};
+use crate::daemon::{Command, Handle, StatusRefused, StatusReport, undelivered_problems};
 use crate::domain::{JobName, RunId};
 use crate::process::HostWork;
 use crate::run::{Approvals, Host, Learned};
@@ -114,6 +114,16 @@ impl Api {
             .ok()
             .and_then(Result::ok)
             .map(|learned| refused_parameters(&self.handle.config.borrow(), &learned));
+        let undelivered = async {
+            let ledger = self.host.ledger.get().await?;
+            ledger.read(|reader| reader.undelivered()).await
+        };
+        match tokio::time::timeout(FILES, undelivered).await {
+            Ok(Ok(undelivered)) => report.degraded.extend(undelivered_problems(undelivered)),
+            Ok(Err(error)) => report.degraded.push(format!("the ledger cannot be read: {error}")),
+            // The outbox reports a disk that gives no answer.
+            Err(_) => {}
+        }
         let disk = self.disk.clone();
         let loaded = HostWork::of("").run_within(FILES, move || disk()).await.ok();
         if let Some(loaded) = loaded {

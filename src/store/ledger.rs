@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, params};
+use tokio::sync::Notify;
 
 use super::claim::{Claim, SlotState, decide, write_claim};
 use super::db::{Db, DbError, Origin, failed, read_only};
@@ -36,6 +37,8 @@ pub struct Ledger {
     db: Db,
     guards: GuardsFile,
     identity: Arc<StateIdentity>,
+    /// Wakes the sender of notifications.
+    added: Arc<Notify>,
 }
 
 impl Ledger {
@@ -74,7 +77,22 @@ impl Ledger {
         };
         let (db, aside) = Db::open(&path, SCHEMA, reserve.ok(), lock, &mut begin)?;
         let identity = Arc::new(StateIdentity::of(state, &path).map_err(unreadable)?);
-        Ok((Self { db, guards, identity }, LedgerFound { aside, restrictions }))
+        Ok((
+            Self { db, guards, identity, added: Arc::default() },
+            LedgerFound { aside, restrictions },
+        ))
+    }
+
+    /// Notes that messages may have been added.
+    pub(super) fn messages_added(&self) {
+        self.added.notify_one();
+    }
+
+    /// Waits until messages may have been added since the last call.
+    ///
+    /// *Cancel*: safe.
+    pub async fn await_messages(&self) {
+        self.added.notified().await;
     }
 
     /// Checks that the state directory and the ledger are still those that were opened.

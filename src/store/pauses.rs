@@ -6,8 +6,9 @@ use rusqlite::{Connection, OptionalExtension as _, params};
 use super::claim::{SlotState, decide};
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
+use super::messages::tell_of_run;
 use super::slot_rows::time;
-use crate::domain::{JobName, Outcome, RunId};
+use crate::domain::{JobName, NoticeRule, Outcome, RunId};
 
 /// A paused job.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,6 +32,8 @@ pub struct RunEnd {
     pub reason: String,
     /// The number of consecutive failures that pauses the job; `None` if failures do not pause it.
     pub pause_after: Option<u32>,
+    /// Who is told what of the job.
+    pub notify: Vec<NoticeRule>,
 }
 
 impl Ledger {
@@ -58,8 +61,9 @@ impl Ledger {
     ///
     /// *Errors*: [`DbError`]; nothing is then recorded.
     pub async fn end_run(&self, end: RunEnd, now: DateTime<Utc>) -> Result<Option<Pause>, DbError> {
-        self.write(move |transaction| {
+        let ended = self.write(move |transaction| {
             decide(transaction, &end.run_id, end.state, &end.reason, now)?;
+            tell_of_run(transaction, &end.run_id, &end.notify)?;
             match end.outcome {
                 Outcome::Succeeded | Outcome::Planned => {
                     forget_failures(transaction, end.job.as_str()).map(|()| None)
@@ -67,8 +71,10 @@ impl Ledger {
                 Outcome::Failed => count_failure(transaction, end, now),
                 Outcome::Cancelled | Outcome::Interrupted | Outcome::Skipped => Ok(None),
             }
-        })
-        .await
+        });
+        let paused = ended.await?;
+        self.messages_added();
+        Ok(paused)
     }
 }
 

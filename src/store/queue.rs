@@ -11,12 +11,13 @@ use super::budgets::release;
 use super::claim::{EndedRuns, end_runs, insert_queued};
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
+use super::messages::{forget_notice, keep_notice};
 use super::request::{self, Asked};
 use super::run_summary::{QueuedRun, RunSummary};
 use super::slot_rows::{invalid, job_of, optional_time, run_id_of};
 use super::tables::word;
 use super::verify::RecordEnd;
-use crate::domain::{Epoch, Origin, Person, RunId, SlotTime, StopReason, Trigger};
+use crate::domain::{Epoch, Origin, Person, RunId, RunNotice, SlotTime, StopReason, Trigger};
 
 /// The columns that [`queued`] reads, in its order.
 pub(super) const QUEUE_COLUMNS: &str = "run_id, job, trigger, scheduled_for, ended_at, stop_reason, reason, attempt, not_before, request, epoch";
@@ -32,6 +33,8 @@ pub struct EndFacts {
     pub precheck: Option<(String, Option<String>)>,
     /// The cost in millionths of a US dollar; `None` if it is unknown.
     pub cost_micro_usd: Option<i64>,
+    /// What notifications need; `None` for a run that is not told of.
+    pub notice: Option<RunNotice>,
 }
 
 /// Why a run is over although its transcript has no end.
@@ -71,6 +74,9 @@ impl Ledger {
     ) -> Result<(), DbError> {
         self.write(move |transaction| {
             let lines = i64::try_from(end.lines).unwrap_or(i64::MAX);
+            let is_new = !transaction
+                .prepare_cached("SELECT 1 FROM record_ends WHERE run_id = ?1")?
+                .exists([run_id.as_str()])?;
             transaction
                 .prepare_cached("INSERT OR REPLACE INTO record_ends VALUES (?1, ?2, ?3)")?
                 .execute(params![run_id.as_str(), lines, end.hash])?;
@@ -84,6 +90,9 @@ impl Ledger {
                     .execute([job])?,
                 None => 0,
             };
+            if let Some(notice) = &facts.notice {
+                keep_notice(transaction, notice, is_new)?;
+            }
             forget_given_up(transaction, &run_id)
         })
         .await
@@ -185,6 +194,8 @@ impl Ledger {
                     "UPDATE slots SET run_id = ?2 WHERE run_id = ?1 AND state = 'coalesced'",
                 )?
                 .execute(params![failed.as_str(), next.run_id.as_str()])?;
+            // Only the last attempt counts for the state of the job.
+            forget_notice(transaction, &failed)?;
             insert_queued(transaction, &next)
         })
         .await
@@ -449,8 +460,11 @@ mod tests {
             queued: Some(QueuedRun { run_id, job, origin: origin.clone(), not_before: None }),
         };
         ledger.claim(Claim { slots: vec![slot], ..Claim::default() }, at(60)).await.unwrap();
-        let before = SCHEMA.migrations.len() - 1;
-        let sql = format!("ALTER TABLE queue DROP COLUMN epoch; PRAGMA user_version = {before}");
+        let before = SCHEMA.migrations.len() - 2;
+        let sql = format!(
+            "ALTER TABLE queue DROP COLUMN epoch; DROP TABLE run_notices; DROP TABLE job_states;
+             DROP TABLE messages; DROP TABLE undelivered; PRAGMA user_version = {before}"
+        );
         ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();
         drop(ledger);
         let (ledger, _) = Ledger::open(temp.path(), None).unwrap();

@@ -120,6 +120,16 @@ pub(super) const SCHEMA: Schema = Schema {
             reason = 'the run did not begin: the ledger of an earlier version lacks its request or its time'
             WHERE ended_at IS NULL AND trigger IN ('manual', 'retry') AND (request IS NULL OR not_before IS NULL)
             AND run_id NOT IN (SELECT run_id FROM slots WHERE state IN ('queued', 'running') AND run_id IS NOT NULL);
+    ", "
+        CREATE TABLE run_notices (run_id TEXT PRIMARY KEY, notice TEXT NOT NULL) WITHOUT ROWID;
+        CREATE TABLE job_states (job TEXT PRIMARY KEY, state TEXT NOT NULL) WITHOUT ROWID;
+        CREATE TABLE messages (
+            id INTEGER PRIMARY KEY AUTOINCREMENT, destination TEXT NOT NULL, created_at INTEGER NOT NULL, message TEXT NOT NULL
+        );
+        CREATE INDEX messages_of ON messages (destination, id);
+        CREATE TABLE undelivered (
+            destination TEXT PRIMARY KEY, count INTEGER NOT NULL, last_at INTEGER NOT NULL, reason TEXT NOT NULL
+        ) WITHOUT ROWID;
     "],
 };
 

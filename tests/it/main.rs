@@ -35,6 +35,7 @@ mod invalid_configs;
 mod lost;
 mod mcp;
 mod models;
+mod notify;
 mod old_formats;
 mod operator;
 mod outcome;

@@ -34,6 +34,20 @@ pub(crate) struct RawDefaults {
     pub(crate) model: Option<String>,
     /// Time zone of schedules: an IANA name, or `local`.
     pub(crate) timezone: Option<String>,
+    /// Who is told what of each job.
+    pub(crate) notify: Option<Vec<RawNotify>>,
+}
+
+/// A destination, and what it is told.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawNotify {
+    /// Name of a destination in `notifications` of config.yaml.
+    #[schemars(required)]
+    pub(crate) to: Option<String>,
+    /// Events: failed, recovered, succeeded, changed, planned, approval, admin, or status:VALUE. Not for a ping, which is sent at the
+    /// start, the success and the failure of each run.
+    pub(crate) on: Option<Vec<String>>,
 }
 
 /// A job.
@@ -130,6 +144,8 @@ pub(crate) struct RawJob {
     /// 0.
     #[schemars(range(min = 0, max = 20))]
     pub(crate) verify_retries: Option<u32>,
+    /// Who is told what of the job. Defaults to `notify` in the `defaults`.
+    pub(crate) notify: Option<Vec<RawNotify>>,
     /// JSON Schema of the final answer, which must then be one JSON value.
     pub(crate) output_schema: Option<Map<String, Value>>,
     /// Whether dutyd shortens long histories. This version supports only `off`.

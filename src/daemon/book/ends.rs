@@ -41,8 +41,10 @@ fn change_to_end_because(
     moment: &Moment<'_>,
 ) -> Change {
     let state = SlotState::of_ended(stop_reason);
-    let pause_after = moment.config.jobs.get(&job).and_then(|job| job.pause_after_failures);
-    Change::EndRun(RunEnd { run_id, job, outcome, state, reason, pause_after })
+    let config = moment.config.jobs.get(&job);
+    let pause_after = config.and_then(|job| job.pause_after_failures);
+    let notify = config.map(|job| job.notify.clone()).unwrap_or_default();
+    Change::EndRun(RunEnd { run_id, job, outcome, state, reason, pause_after, notify })
 }
 
 impl Book {

@@ -6,7 +6,10 @@ use super::evidence::DaemonTimes;
 use super::verdict::{Verdict, worked};
 use super::{Recovered, RecoveryEnd, RecoveryError, Resumable};
 use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
-use crate::run::{BrokenRecord, Ended, Host, Resumption, RunHistory, millionths};
+use crate::run::{
+    BrokenRecord, Ended, Host, Resumption, RunHistory, millionths, notice_of_record,
+    notice_of_recovered,
+};
 use crate::store::{
     DbError, EndFacts, EndedRuns, GivenUp, OpenSlot, RecordEnd, RunDir, RunLock, RunSummary,
     SlotState, Transcript, TranscriptFacts,
@@ -64,6 +67,7 @@ pub(super) async fn carry_out(
             let facts = EndFacts {
                 precheck: answer.map(|answer| (row.job.clone(), answer)),
                 cost_micro_usd: row.cost_usd.map(millionths),
+                notice: notice_of_record(&history, &run_id, host.clock.now()),
             };
             settle(host, &run_id, end, facts).await?;
             Recovered { had_ended: true, ..recovered }
@@ -73,9 +77,10 @@ pub(super) async fn carry_out(
                 let ledger = host.ledger.get().await?;
                 ledger.give_up(run_id.clone(), GivenUp::interrupted(reason)).await?;
             }
-            let end = write_end(host, &open, &history, &end, redactor).await?;
+            let (end, last_line) = write_end(host, &open, &history, &end, redactor).await?;
             // A run that was cut off may have cost more than its transcript says.
-            let facts = EndFacts { precheck: None, cost_micro_usd: None };
+            let notice = notice_of_recovered(&history, &run_id, &last_line, host.clock.now());
+            let facts = EndFacts { precheck: None, cost_micro_usd: None, notice };
             settle(host, &run_id, end, facts).await?;
             recovered
         }
@@ -157,14 +162,14 @@ async fn interrupt(host: &Host, open: &Open, broken: BrokenRecord) -> Result<(),
 }
 
 /// Writes the lines that the run could not write: a warning about a torn line, a warning for each
-/// call whose effect is unknown, and the end. Returns the end of the record.
+/// call whose effect is unknown, and the end. Returns the end of the record, and its last line.
 async fn write_end(
     host: &Host,
     open: &Open,
     history: &RunHistory,
     end: &RecoveryEnd,
     redactor: &Redactor,
-) -> Result<RecordEnd, RecoveryError> {
+) -> Result<(RecordEnd, SessionEnd), RecoveryError> {
     let Open { run_id, cut_bytes, .. } = open;
     let run = directory(host, run_id)?;
     let facts = TranscriptFacts {
@@ -181,9 +186,9 @@ async fn write_end(
     for warning in history.unknown_effects() {
         transcript.append(warning).await?;
     }
-    let end = Event::SessionEnd(Box::new(session_end(history, end)));
-    let appended = transcript.append(end).await?;
-    Ok(RecordEnd { lines: appended.seq + 1, hash: appended.hash })
+    let end = session_end(history, end);
+    let appended = transcript.append(Event::SessionEnd(Box::new(end.clone()))).await?;
+    Ok((RecordEnd { lines: appended.seq + 1, hash: appended.hash }, end))
 }
 
 /// Returns the end of a run that was cut off, with the usage and the cost up to its last line.

@@ -8,7 +8,7 @@ use super::tasks::TaskEnd;
 use super::{Effect, Input, Supervisor};
 use crate::daemon::book::{Change, SlotEnd};
 use crate::daemon::recovery::{Recovery, Resumable, end_panicked, recorded_end};
-use crate::domain::{JobName, RunId, Stop};
+use crate::domain::{JobName, RunId, RunNotice, Stop};
 use crate::run::{RunSpec, execute, resume};
 use crate::text::redact::Redactor;
 
@@ -135,7 +135,23 @@ impl Supervisor {
             Ok(recovery) => self.act(Input::Recovered(recovery)).await,
             Err(error) => tracing::error!(%error, "the recovery of open runs panicked"),
         }
+        self.tell_of_left_runs().await;
         self.fill().await;
+    }
+
+    /// Tells of the runs that have ended and about which nothing is left to decide, such as a manual run
+    /// that recovery has ended.
+    pub(super) async fn tell_of_left_runs(&self) {
+        let config = self.config.borrow().clone();
+        let rules = |notice: &RunNotice| {
+            let run_id = RunId::parse(&notice.run_id).ok()?;
+            let is_open = self.book.get(&run_id).is_some() || self.outbox.has_end_of(&run_id);
+            let job = config.jobs.get(&notice.job);
+            (!is_open).then(|| job.map(|job| job.notify.clone()).unwrap_or_default())
+        };
+        if let Err(error) = self.parts.ledger.tell_of_left_runs(rules).await {
+            tracing::error!(%error, "failed to tell of runs that ended earlier; the next start does");
+        }
     }
 
     /// Removes what a run left that did not begin; returns whether it is gone.

@@ -1,0 +1,185 @@
+//! Delivers the messages of the ledger: one worker per destination that has messages, each in order.
+//!
+//! Nothing waits for it: a run or a slot leaves its messages in the ledger and goes on. A message stays
+//! until its destination has taken it, or until delivery has been tried for a day.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use chrono::TimeDelta;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use crate::clock::Clock;
+use crate::config::Config;
+use crate::provider::HttpClients;
+use crate::sinks::Delivery;
+use crate::store::{DbError, Ledger, WaitingMessage};
+
+/// The first and the longest pause between two attempts to deliver a message.
+const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+
+/// How long the stop of the daemon waits for deliveries that are under way.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// How long delivery of a message is tried.
+const TRIED_FOR: TimeDelta = TimeDelta::hours(24);
+
+/// What the delivery needs. Clones share it.
+#[derive(Clone)]
+pub struct Notifier {
+    pub ledger: Ledger,
+    /// The configuration in effect, which has the destinations.
+    pub config: watch::Receiver<Arc<Config>>,
+    pub clients: HttpClients,
+    pub clock: Arc<dyn Clock>,
+    /// The name of this host.
+    pub host: String,
+}
+
+impl Notifier {
+    /// Delivers messages until `stop` is cancelled. What is not delivered then stays in the ledger.
+    pub async fn run(self, stop: CancellationToken) {
+        let mut workers: JoinSet<String> = JoinSet::new();
+        let mut busy: BTreeSet<String> = BTreeSet::new();
+        loop {
+            match self.ledger.read(|reader| reader.waiting_destinations()).await {
+                Ok(waiting) => {
+                    for destination in waiting {
+                        if busy.insert(destination.clone()) {
+                            let (worker, stop) = (self.clone(), stop.clone());
+                            workers.spawn(worker.deliver_to(destination, stop));
+                        }
+                    }
+                }
+                Err(error) => tracing::error!(%error, "failed to read the messages that wait"),
+            }
+            tokio::select! {
+                () = stop.cancelled() => break,
+                () = self.ledger.await_messages() => {}
+                // A message may have been added after the worker looked for the last time.
+                Some(ended) = workers.join_next(), if !workers.is_empty() => match ended {
+                    Ok(destination) => _ = busy.remove(&destination),
+                    Err(error) => {
+                        tracing::error!(%error, "the delivery of messages panicked");
+                        busy.clear();
+                        workers.shutdown().await;
+                    }
+                },
+            }
+        }
+        // A message that was sent and not recorded would be sent again.
+        let ended = async { while workers.join_next().await.is_some() {} };
+        let _ = tokio::time::timeout(GRACE, ended).await;
+        workers.shutdown().await;
+    }
+
+    /// Delivers the messages for a destination, oldest first, until none waits or `stop` is cancelled.
+    /// Returns its name.
+    async fn deliver_to(self, destination: String, stop: CancellationToken) -> String {
+        while !stop.is_cancelled() {
+            let name = destination.clone();
+            match self.ledger.read(move |reader| reader.next_message(&name)).await {
+                Ok(Some(waiting)) => {
+                    if let Err(error) = self.deliver(&destination, waiting, &stop).await {
+                        tracing::error!(destination, %error, "failed to record the delivery of a message");
+                        tokio::time::sleep(PAUSE.0).await;
+                    }
+                }
+                Ok(None) => return destination,
+                Err(error) => {
+                    tracing::error!(destination, %error, "failed to read a message that waits");
+                    tokio::time::sleep(PAUSE.0).await;
+                }
+            }
+        }
+        destination
+    }
+
+    /// Delivers one message, or gives it up after [`TRIED_FOR`]. Once `stop` is cancelled, makes no
+    /// further attempt.
+    ///
+    /// *Errors*: the ledger cannot be written; the message then stays, and may be delivered twice.
+    async fn deliver(
+        &self,
+        destination: &str,
+        waiting: WaitingMessage,
+        stop: &CancellationToken,
+    ) -> Result<(), DbError> {
+        let WaitingMessage { id, created_at, message } = waiting;
+        let given_up = |reason: String| {
+            tracing::error!(destination, reason, "a message was not delivered");
+            let (name, now) = (destination.to_owned(), self.clock.now());
+            self.ledger.message_undelivered(name, id, reason, now)
+        };
+        let message = match message {
+            Ok(message) => message,
+            Err(error) => return given_up(format!("the message cannot be read: {error}")).await,
+        };
+        let (mut pause, mut done) = (PAUSE.0, BTreeSet::new());
+        let mut config = self.config.clone();
+        loop {
+            let target = config.borrow_and_update().settings.destinations.get(destination).cloned();
+            let mut delivery = Delivery {
+                message: &message,
+                key: format!("{}-{id}", created_at.timestamp_millis()),
+                host: &self.host,
+                done: &mut done,
+                refused: Vec::new(),
+            };
+            let sent = match &target {
+                Some(target) => delivery.send(target, &self.clients).await,
+                None => Err("config.yaml has no such destination".to_owned()),
+            };
+            let error = match sent {
+                Ok(()) if delivery.refused.is_empty() => {
+                    tracing::info!(
+                        destination,
+                        event = message.event,
+                        job = message.job,
+                        "message delivered"
+                    );
+                    return self.ledger.message_delivered(destination.to_owned(), id).await;
+                }
+                Ok(()) => return given_up(delivery.refused.join("; ")).await,
+                Err(error) => error,
+            };
+            if self.clock.now() - created_at > TRIED_FOR {
+                return given_up(error).await;
+            }
+            tracing::warn!(
+                destination,
+                event = message.event,
+                error,
+                pause_s = pause.as_secs(),
+                "failed to deliver a message; dutyd tries again"
+            );
+            tokio::select! {
+                () = stop.cancelled() => return Ok(()),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE.1),
+                // The destination may have another address now.
+                changed = config.changed() => if changed.is_ok() { pause = PAUSE.0 } else {
+                    tokio::time::sleep(pause).await;
+                },
+            }
+        }
+    }
+}
+
+/// Returns one sentence for each destination that did not get messages.
+#[must_use]
+pub fn undelivered_problems(undelivered: Vec<crate::store::Undelivered>) -> Vec<String> {
+    let mut problems = BTreeMap::new();
+    for of in undelivered {
+        let count = of.count;
+        let last = of.last_at.format("%Y-%m-%d %H:%M UTC");
+        let problem = format!(
+            "{count} message(s) to `{}` were not delivered, the last one at {last}: {}",
+            of.destination, of.reason
+        );
+        problems.insert(of.destination, problem);
+    }
+    problems.into_values().collect()
+}

@@ -1,0 +1,363 @@
+//! Notifications: what may be told of a job, the state that decides what is told, and the message.
+//!
+//! The state of a job follows its ended runs. `failed` and `status:VALUE` are told when the state is
+//! entered, and `recovered` when a state that was told is left, so that a job that says the same thing
+//! every quarter of an hour wakes nobody. *Source*: `docs/design/config.md`, "Notifications".
+
+use std::collections::BTreeMap;
+
+use chrono::{DateTime, Utc};
+use serde::{Deserialize, Serialize};
+
+use super::ids::JobName;
+use super::outcome::{Outcome, StopReason};
+
+/// An event of a job that a destination may be told.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NoticeEvent {
+    /// The job is in the state `failed` now.
+    Failed,
+    /// A state that was told is over.
+    Recovered,
+    /// A run succeeded.
+    Succeeded,
+    /// The state of the job is another one.
+    Changed,
+    /// A plan waits.
+    Planned,
+    /// A call waits for approval.
+    Approval,
+    /// An admin call is made.
+    Admin,
+    /// The verdict of the job has this value now.
+    Status(String),
+}
+
+impl NoticeEvent {
+    /// The words of the events without a value.
+    pub const WORDS: &'static [&'static str] =
+        &["failed", "recovered", "succeeded", "changed", "planned", "approval", "admin"];
+
+    /// Returns the event with this word; `None` if there is none.
+    #[must_use]
+    pub fn parse(word: &str) -> Option<Self> {
+        Some(match word {
+            "failed" => Self::Failed,
+            "recovered" => Self::Recovered,
+            "succeeded" => Self::Succeeded,
+            "changed" => Self::Changed,
+            "planned" => Self::Planned,
+            "approval" => Self::Approval,
+            "admin" => Self::Admin,
+            word => match word.strip_prefix("status:") {
+                Some(value) if !value.trim().is_empty() => Self::Status(value.trim().to_owned()),
+                _ => return None,
+            },
+        })
+    }
+}
+
+impl std::fmt::Display for NoticeEvent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Failed => "failed",
+            Self::Recovered => "recovered",
+            Self::Succeeded => "succeeded",
+            Self::Changed => "changed",
+            Self::Planned => "planned",
+            Self::Approval => "approval",
+            Self::Admin => "admin",
+            Self::Status(value) => return write!(f, "status:{value}"),
+        })
+    }
+}
+
+/// Who is told which events of a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoticeRule {
+    /// The name of the destination.
+    pub to: String,
+    pub on: NoticeEvents,
+}
+
+/// The events that a destination is told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NoticeEvents {
+    Listed(Vec<NoticeEvent>),
+    /// The start, the success and the failure of each run, for a dead man's switch.
+    EachRun,
+}
+
+impl NoticeRule {
+    fn lists(&self, event: &NoticeEvent) -> bool {
+        match &self.on {
+            NoticeEvents::Listed(events) => events.contains(event),
+            NoticeEvents::EachRun => false,
+        }
+    }
+}
+
+/// The end of a run, as far as notifications need it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RunNotice {
+    pub run_id: String,
+    pub job: JobName,
+    pub outcome: Outcome,
+    pub stop_reason: StopReason,
+    pub verdict: Option<String>,
+    /// The error of the run, or the first line of its answer.
+    pub cause: String,
+    pub at: DateTime<Utc>,
+}
+
+/// A message for one destination.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Message {
+    /// The word of the event; `started` for the start of a run, `test` for a test.
+    pub event: String,
+    pub job: String,
+    pub run_id: Option<String>,
+    pub outcome: Option<Outcome>,
+    pub verdict: Option<String>,
+    /// One line for a person: job, what, since when, the cause.
+    pub summary: String,
+    /// The command that tells more.
+    pub command: String,
+    pub at: DateTime<Utc>,
+}
+
+/// The state of a job, as its ended runs determine it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct JobState {
+    /// `failed`, `succeeded`, or `status:VALUE`.
+    pub state: String,
+    /// When the state was entered.
+    pub since: DateTime<Utc>,
+    /// For each destination, the state that it was told and that is not over for it.
+    pub told: BTreeMap<String, ToldState>,
+}
+
+/// A state that a destination was told.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ToldState {
+    pub state: String,
+    pub since: DateTime<Utc>,
+}
+
+/// The state `failed`.
+const FAILED: &str = "failed";
+
+impl JobState {
+    /// Returns the state of a job after a run, and the messages about that run, each with the name of
+    /// its destination. A run that was cancelled, skipped or planned leaves the state as it is.
+    #[must_use]
+    pub fn after(
+        before: Option<Self>,
+        run: &RunNotice,
+        rules: &[NoticeRule],
+    ) -> (Option<Self>, Vec<(String, Message)>) {
+        let mut messages = Vec::new();
+        let state = match run.outcome {
+            Outcome::Failed | Outcome::Interrupted => FAILED.to_owned(),
+            Outcome::Succeeded => match &run.verdict {
+                Some(verdict) => format!("status:{verdict}"),
+                None => "succeeded".to_owned(),
+            },
+            Outcome::Planned => {
+                for rule in rules.iter().filter(|rule| rule.lists(&NoticeEvent::Planned)) {
+                    let message = run.message(&NoticeEvent::Planned.to_string(), None);
+                    messages.push((rule.to.clone(), message));
+                }
+                return (before, messages);
+            }
+            Outcome::Cancelled | Outcome::Skipped => return (before, messages),
+        };
+        let is_entered = before.as_ref().is_none_or(|before| before.state != state);
+        let has_changed = before.as_ref().is_some_and(|before| before.state != state);
+        let (since, mut told) = match before {
+            Some(before) if !is_entered => (before.since, before.told),
+            Some(before) => (run.at, before.told),
+            None => (run.at, BTreeMap::new()),
+        };
+        for rule in rules {
+            let mut tell = |event: &NoticeEvent, since: Option<DateTime<Utc>>| {
+                messages.push((rule.to.clone(), run.message(&event.to_string(), since)));
+            };
+            if rule.on == NoticeEvents::EachRun {
+                let is_good = run.outcome == Outcome::Succeeded;
+                tell(if is_good { &NoticeEvent::Succeeded } else { &NoticeEvent::Failed }, None);
+                continue;
+            }
+            let own = NoticeEvent::parse(&state);
+            let is_listed =
+                own.as_ref().is_some_and(|own| *own != NoticeEvent::Succeeded && rule.lists(own));
+            let earlier = told.get(&rule.to).filter(|earlier| earlier.state != state).cloned();
+            // Another verdict does not end a failure that was told, and a failure says nothing about
+            // the verdict.
+            let is_over = earlier.is_some() && state != FAILED;
+            if is_over {
+                told.remove(&rule.to);
+            }
+            if let (Some(own), true, true) = (&own, is_listed, is_entered) {
+                tell(own, None);
+                told.insert(rule.to.clone(), ToldState { state: state.clone(), since: run.at });
+            } else if let Some(earlier) = earlier.filter(|_| is_over)
+                && rule.lists(&NoticeEvent::Recovered)
+            {
+                tell(&NoticeEvent::Recovered, Some(earlier.since));
+            }
+            if has_changed && rule.lists(&NoticeEvent::Changed) {
+                tell(&NoticeEvent::Changed, None);
+            }
+            if run.outcome == Outcome::Succeeded && rule.lists(&NoticeEvent::Succeeded) {
+                tell(&NoticeEvent::Succeeded, None);
+            }
+        }
+        (Some(Self { state, since, told }), messages)
+    }
+}
+
+impl RunNotice {
+    /// Returns the message about the run. `since` is the begin of a state that is over.
+    fn message(&self, event: &str, since: Option<DateTime<Utc>>) -> Message {
+        let Self { job, stop_reason, cause, .. } = self;
+        let verdict = self.verdict.as_deref();
+        let what = match event {
+            "failed" => format!("{job} failed ({stop_reason})"),
+            "recovered" => match verdict {
+                Some(verdict) => format!("{job} has recovered: it reports {verdict}"),
+                None => format!("{job} has recovered"),
+            },
+            "planned" => format!("{job} has planned changes, which wait for a person"),
+            _ => match verdict {
+                Some(verdict) => format!("{job} reports {verdict}"),
+                None => format!("{job} {}", self.outcome),
+            },
+        };
+        let since = since.map(|since| format!(" (since {})", minute(since))).unwrap_or_default();
+        let cause = if cause.is_empty() { String::new() } else { format!(": {cause}") };
+        let command = match event {
+            "planned" => format!("dutyd plan {}", self.run_id),
+            _ => format!("dutyd show {}", self.run_id),
+        };
+        Message {
+            event: event.to_owned(),
+            job: job.to_string(),
+            run_id: Some(self.run_id.clone()),
+            outcome: Some(self.outcome),
+            verdict: self.verdict.clone(),
+            summary: format!("{what}{since}{cause}"),
+            command,
+            at: self.at,
+        }
+    }
+}
+
+/// Returns a time to the minute, in UTC.
+fn minute(at: DateTime<Utc>) -> String {
+    at.format("%Y-%m-%d %H:%M UTC").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reads `ok`, `-` (success without a verdict), `critical`, `F` (failed), `P` (planned) or `C`
+    /// (cancelled).
+    fn run(word: &str, at: i64) -> RunNotice {
+        let (outcome, stop_reason, verdict) = match word {
+            "F" => (Outcome::Failed, StopReason::VerifyFailed, None),
+            "P" => (Outcome::Planned, StopReason::Planned, None),
+            "C" => (Outcome::Cancelled, StopReason::Cancelled, None),
+            "-" => (Outcome::Succeeded, StopReason::Completed, None),
+            verdict => (Outcome::Succeeded, StopReason::Completed, Some(verdict.to_owned())),
+        };
+        RunNotice {
+            run_id: format!("r{at}"),
+            job: JobName::parse("web").unwrap(),
+            outcome,
+            stop_reason,
+            verdict,
+            cause: "db is down".into(),
+            at: DateTime::from_timestamp(at * 60, 0).unwrap(),
+        }
+    }
+
+    /// Returns the events after each of the runs, with a restart between any two.
+    fn events(on: &[&str], runs: &str) -> Vec<String> {
+        let on = on.iter().map(|word| NoticeEvent::parse(word).unwrap()).collect();
+        let rules = [NoticeRule { to: "ops".into(), on: NoticeEvents::Listed(on) }];
+        let mut kept: Option<String> = None;
+        let mut events = Vec::new();
+        for (at, word) in runs.split(' ').enumerate() {
+            let before = kept.as_deref().map(|kept| serde_json::from_str(kept).unwrap());
+            let (state, messages) = JobState::after(before, &run(word, at as i64), &rules);
+            kept = state.map(|state| serde_json::to_string(&state).unwrap());
+            events
+                .extend(messages.into_iter().map(|(_, message)| format!("{at} {}", message.event)));
+        }
+        events
+    }
+
+    #[test]
+    fn a_state_is_told_when_it_is_entered_and_when_it_is_over() {
+        let critical = ["status:critical", "recovered"];
+        let expected = ["2 status:critical", "4 recovered"];
+        assert_eq!(events(&critical, "ok ok critical critical ok"), expected);
+        let failed = ["failed", "recovered"];
+        assert_eq!(
+            events(&failed, "F F - - F -"),
+            ["0 failed", "2 recovered", "4 failed", "5 recovered"]
+        );
+        assert_eq!(events(&failed, "- - ok ok"), [""; 0]);
+        assert_eq!(events(&["recovered"], "F - critical ok"), [""; 0], "nothing was told");
+    }
+
+    #[test]
+    fn runs_that_are_cancelled_planned_or_skipped_leave_the_state_as_it_is() {
+        assert_eq!(events(&["failed", "recovered"], "F C P F -"), ["0 failed", "4 recovered"]);
+        assert_eq!(events(&["planned"], "P P"), ["0 planned", "1 planned"]);
+    }
+
+    #[test]
+    fn a_failure_does_not_end_a_verdict_that_was_told() {
+        let on = ["status:critical", "recovered"];
+        assert_eq!(events(&on, "critical F ok"), ["0 status:critical", "2 recovered"]);
+        let on = ["status:critical", "failed", "recovered"];
+        assert_eq!(events(&on, "F critical ok"), ["0 failed", "1 status:critical", "2 recovered"]);
+        assert_eq!(
+            events(&on, "critical F critical ok"),
+            ["0 status:critical", "1 failed", "2 status:critical", "3 recovered"]
+        );
+    }
+
+    #[test]
+    fn other_events_are_told_each_time() {
+        assert_eq!(events(&["succeeded"], "- F ok"), ["0 succeeded", "2 succeeded"]);
+        assert_eq!(
+            events(&["changed"], "ok ok critical F F ok"),
+            ["2 changed", "3 changed", "5 changed"]
+        );
+    }
+
+    #[test]
+    fn a_dead_mans_switch_hears_of_each_run() {
+        let rules = [NoticeRule { to: "ping".into(), on: NoticeEvents::EachRun }];
+        let (state, first) = JobState::after(None, &run("F", 0), &rules);
+        let (_, second) = JobState::after(state, &run("F", 1), &rules);
+        assert_eq!((first[0].1.event.as_str(), second[0].1.event.as_str()), ("failed", "failed"));
+    }
+
+    #[test]
+    fn a_summary_says_what_since_when_and_why() {
+        let message = run("F", 3).message("failed", None);
+        assert_eq!(message.summary, "web failed (verify_failed): db is down");
+        assert_eq!(message.command, "dutyd show r3");
+        let since = DateTime::from_timestamp(0, 0);
+        let message = run("ok", 5).message("recovered", since);
+        assert_eq!(
+            message.summary,
+            "web has recovered: it reports ok (since 1970-01-01 00:00 UTC): db is down"
+        );
+    }
+}

@@ -1,0 +1,383 @@
+//! The ledger's data on notifications: the ends of runs that are not told yet, the states of jobs, and
+//! the messages that wait for delivery.
+//!
+//! The end of a record leaves a notice, in the same transaction. The decision about the run (its slot
+//! closes, or its next attempt waits) takes the notice, moves the state of the job and adds the
+//! messages, in one transaction too. So a crash in between tells of a run neither twice nor never.
+
+use chrono::{DateTime, Utc};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
+use serde::Serialize;
+
+use super::db::DbError;
+use super::ledger::{Ledger, LedgerReader};
+use super::slot_rows::{run_id_of, time};
+use crate::domain::{JobState, Message, NoticeRule, RunId, RunNotice};
+
+/// A message that waits for delivery.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct WaitingMessage {
+    /// Ascends in the order of the messages.
+    pub id: i64,
+    pub created_at: DateTime<Utc>,
+    /// The message; the reason if it cannot be read.
+    pub message: Result<Message, String>,
+}
+
+/// The messages that a destination did not get within the time for which delivery is tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Undelivered {
+    /// The name of the destination.
+    pub destination: String,
+    pub count: u32,
+    pub last_at: DateTime<Utc>,
+    /// Why the last one was not delivered.
+    pub reason: String,
+}
+
+/// A run that is not told yet, with its notice if that can be read.
+type UntoldRun = (RunId, Result<RunNotice, serde_json::Error>);
+
+impl Ledger {
+    /// Adds messages, each for the destination of this name.
+    ///
+    /// *Errors*: [`DbError`]; none is then added.
+    pub async fn add_messages(&self, messages: Vec<(String, Message)>) -> Result<(), DbError> {
+        if messages.is_empty() {
+            return Ok(());
+        }
+        let written = self.write(move |transaction| insert(transaction, &messages)).await;
+        self.messages_added();
+        written
+    }
+
+    /// Tells of the runs that have left a notice and that no decision is about any more. `rules` returns
+    /// who is told what of a job, and `None` for a run about which a decision is still to come.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn tell_of_left_runs(
+        &self,
+        rules: impl Fn(&RunNotice) -> Option<Vec<NoticeRule>>,
+    ) -> Result<(), DbError> {
+        let left = self.read(|reader| reader.run_notices()).await?;
+        let left: Vec<_> = left
+            .into_iter()
+            .filter_map(|(run_id, notice)| match notice {
+                Ok(notice) => Some((run_id, rules(&notice)?)),
+                // Removes it, and logs that.
+                Err(_) => Some((run_id, Vec::new())),
+            })
+            .collect();
+        if left.is_empty() {
+            return Ok(());
+        }
+        let written = self
+            .write(move |transaction| {
+                left.iter().try_for_each(|(run_id, rules)| tell_of_run(transaction, run_id, rules))
+            })
+            .await;
+        self.messages_added();
+        written
+    }
+
+    /// Removes a message that was delivered, and what its destination did not get before.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn message_delivered(&self, destination: String, id: i64) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            remove(transaction, id)?;
+            transaction
+                .prepare_cached("DELETE FROM undelivered WHERE destination = ?1")?
+                .execute([destination])
+                .map(drop)
+        })
+        .await
+    }
+
+    /// Gives a message up, and counts it for its destination.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn message_undelivered(
+        &self,
+        destination: String,
+        id: i64,
+        reason: String,
+        now: DateTime<Utc>,
+    ) -> Result<(), DbError> {
+        self.write(move |transaction| {
+            remove(transaction, id)?;
+            transaction
+                .prepare_cached(
+                    "INSERT INTO undelivered VALUES (?1, 1, ?2, ?3) ON CONFLICT (destination)
+                     DO UPDATE SET count = count + 1, last_at = ?2, reason = ?3",
+                )?
+                .execute(params![destination, now.timestamp_millis(), reason])
+                .map(drop)
+        })
+        .await
+    }
+}
+
+impl LedgerReader<'_> {
+    /// Returns the notices of runs that are not told yet.
+    ///
+    /// *Errors*: SQLite's; the id of a run cannot be read.
+    fn run_notices(&self) -> rusqlite::Result<Vec<UntoldRun>> {
+        let mut query = self
+            .connection()
+            .prepare_cached("SELECT run_id, notice FROM run_notices ORDER BY run_id")?;
+        let rows = query.query_map([], |row| {
+            let notice: String = row.get(1)?;
+            Ok((run_id_of(row, 0)?, serde_json::from_str(&notice)))
+        })?;
+        rows.collect()
+    }
+
+    /// Returns the oldest message for a destination.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn next_message(&self, destination: &str) -> rusqlite::Result<Option<WaitingMessage>> {
+        let mut query = self.connection().prepare_cached(
+            "SELECT id, created_at, message FROM messages WHERE destination = ?1 ORDER BY id LIMIT 1",
+        )?;
+        query.query_row([destination], waiting).optional()
+    }
+
+    /// Returns the destinations for which messages wait. Reads one entry of the index for each, however
+    /// many messages wait.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn waiting_destinations(&self) -> rusqlite::Result<Vec<String>> {
+        let mut query = self.connection().prepare_cached(
+            "WITH RECURSIVE found (name) AS (
+                 SELECT min(destination) FROM messages
+                 UNION ALL
+                 SELECT (SELECT min(destination) FROM messages WHERE destination > name) FROM found WHERE name IS NOT NULL
+             ) SELECT name FROM found WHERE name IS NOT NULL",
+        )?;
+        query.query_map([], |row| row.get(0))?.collect()
+    }
+
+    /// Returns what destinations did not get.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn undelivered(&self) -> rusqlite::Result<Vec<Undelivered>> {
+        let mut query = self.connection().prepare_cached(
+            "SELECT destination, count, last_at, reason FROM undelivered ORDER BY destination",
+        )?;
+        let rows = query.query_map([], |row| {
+            Ok(Undelivered {
+                destination: row.get(0)?,
+                count: row.get(1)?,
+                last_at: time(row, 2)?,
+                reason: row.get(3)?,
+            })
+        })?;
+        rows.collect()
+    }
+}
+
+/// Keeps the notice of a run whose record has ended. A record whose end was kept before (`is_new` is
+/// false) has been told of, or its notice waits.
+pub(super) fn keep_notice(
+    transaction: &Connection,
+    notice: &RunNotice,
+    is_new: bool,
+) -> rusqlite::Result<()> {
+    if !is_new {
+        return Ok(());
+    }
+    transaction
+        .prepare_cached("INSERT OR REPLACE INTO run_notices VALUES (?1, ?2)")?
+        .execute(params![notice.run_id, json(notice)?])
+        .map(drop)
+}
+
+pub(super) fn forget_notice(transaction: &Connection, run_id: &RunId) -> rusqlite::Result<()> {
+    transaction
+        .prepare_cached("DELETE FROM run_notices WHERE run_id = ?1")?
+        .execute([run_id.as_str()])
+        .map(drop)
+}
+
+/// Takes the notice of a run, moves the state of its job, and adds the messages that follow. Does
+/// nothing for a run without a notice.
+pub(super) fn tell_of_run(
+    transaction: &Connection,
+    run_id: &RunId,
+    rules: &[NoticeRule],
+) -> rusqlite::Result<()> {
+    let notice: Option<String> = transaction
+        .prepare_cached("DELETE FROM run_notices WHERE run_id = ?1 RETURNING notice")?
+        .query_row([run_id.as_str()], |row| row.get(0))
+        .optional()?;
+    let Some(notice) = notice else { return Ok(()) };
+    let notice: RunNotice = match serde_json::from_str(&notice) {
+        Ok(notice) => notice,
+        // The end of the run must be written even if nobody can be told of it.
+        Err(error) => {
+            tracing::error!(%run_id, %error, "the notice of a run cannot be read; nobody is told of the run");
+            return Ok(());
+        }
+    };
+    let before: Option<String> = transaction
+        .prepare_cached("SELECT state FROM job_states WHERE job = ?1")?
+        .query_row([notice.job.as_str()], |row| row.get(0))
+        .optional()?;
+    let before = match before.as_deref().map(serde_json::from_str::<JobState>) {
+        Some(Ok(state)) => Some(state),
+        // Tell too much rather than too little: the run enters its state anew.
+        Some(Err(error)) => {
+            tracing::error!(job = notice.job.as_str(), %error, "the state of a job cannot be read");
+            None
+        }
+        None => None,
+    };
+    let (after, messages) = JobState::after(before, &notice, rules);
+    if let Some(after) = after {
+        transaction
+            .prepare_cached("INSERT OR REPLACE INTO job_states VALUES (?1, ?2)")?
+            .execute(params![notice.job.as_str(), json(&after)?])?;
+    }
+    insert(transaction, &messages)
+}
+
+fn insert(transaction: &Connection, messages: &[(String, Message)]) -> rusqlite::Result<()> {
+    let mut insert = transaction.prepare_cached(
+        "INSERT INTO messages (destination, created_at, message) VALUES (?1, ?2, ?3)",
+    )?;
+    for (destination, message) in messages {
+        insert.execute(params![destination, message.at.timestamp_millis(), json(message)?])?;
+    }
+    Ok(())
+}
+
+fn remove(transaction: &Connection, id: i64) -> rusqlite::Result<()> {
+    transaction.prepare_cached("DELETE FROM messages WHERE id = ?1")?.execute([id]).map(drop)
+}
+
+fn waiting(row: &Row<'_>) -> rusqlite::Result<WaitingMessage> {
+    let text: String = row.get(2)?;
+    let message = serde_json::from_str(&text).map_err(|error| error.to_string());
+    Ok(WaitingMessage { id: row.get(0)?, created_at: time(row, 1)?, message })
+}
+
+fn json(value: &impl Serialize) -> rusqlite::Result<String> {
+    serde_json::to_string(value)
+        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::{JobName, NoticeEvent, NoticeEvents, Outcome, StopReason};
+    use crate::store::{EndFacts, RecordEnd, RunEnd, SlotState};
+
+    fn run_id(nth: u128) -> RunId {
+        RunId::from_ulid(ulid::Ulid::from_parts(1, nth))
+    }
+
+    fn facts(nth: u128) -> EndFacts {
+        let notice = RunNotice {
+            run_id: run_id(nth).to_string(),
+            job: JobName::parse("j").unwrap(),
+            outcome: Outcome::Failed,
+            stop_reason: StopReason::NoAnswer,
+            verdict: None,
+            cause: "c".into(),
+            at: DateTime::from_timestamp(60, 0).unwrap(),
+        };
+        EndFacts { notice: Some(notice), ..EndFacts::default() }
+    }
+
+    fn rules() -> Vec<NoticeRule> {
+        let on = NoticeEvents::Listed(vec![NoticeEvent::Failed, NoticeEvent::Changed]);
+        vec![NoticeRule { to: "ops".into(), on }]
+    }
+
+    fn end(nth: u128) -> RunEnd {
+        RunEnd {
+            run_id: run_id(nth),
+            job: JobName::parse("j").unwrap(),
+            outcome: Outcome::Failed,
+            state: SlotState::Ran,
+            reason: "failed".into(),
+            pause_after: None,
+            notify: rules(),
+        }
+    }
+
+    async fn waiting(ledger: &Ledger) -> usize {
+        let count = "SELECT count(*) FROM messages";
+        let count = ledger.read(move |r| r.connection().query_row(count, [], |row| row.get(0)));
+        let count: u32 = count.await.unwrap();
+        count as usize
+    }
+
+    async fn keep_end(ledger: &Ledger, nth: u128) {
+        let record_end = RecordEnd { lines: 1, hash: "h".into() };
+        ledger.keep_record_end(run_id(nth), record_end, facts(nth)).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_run_is_told_of_once_however_often_its_end_is_recorded() {
+        let temp = tempfile::tempdir().unwrap();
+        let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
+        let now = DateTime::from_timestamp(61, 0).unwrap();
+        keep_end(&ledger, 1).await;
+        assert_eq!(waiting(&ledger).await, 0, "an attempt may follow");
+        for _ in 0..2 {
+            ledger.end_run(end(1), now).await.unwrap();
+            keep_end(&ledger, 1).await;
+            assert_eq!(waiting(&ledger).await, 1);
+        }
+        let message = ledger.read(|reader| reader.next_message("ops")).await.unwrap().unwrap();
+        assert_eq!(message.message.unwrap().event, "failed");
+        assert_eq!(ledger.read(|r| r.waiting_destinations()).await.unwrap(), ["ops"]);
+        ledger.message_delivered("ops".into(), message.id).await.unwrap();
+        assert_eq!(waiting(&ledger).await, 0);
+        keep_end(&ledger, 2).await;
+        ledger.end_run(end(2), now).await.unwrap();
+        assert_eq!(waiting(&ledger).await, 0, "the state was told");
+    }
+
+    #[tokio::test]
+    async fn a_run_whose_end_no_decision_follows_is_told_of_later() {
+        let temp = tempfile::tempdir().unwrap();
+        let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
+        keep_end(&ledger, 1).await;
+        ledger.tell_of_left_runs(|_| None).await.unwrap();
+        assert_eq!(waiting(&ledger).await, 0, "a decision is to come");
+        for _ in 0..2 {
+            ledger.tell_of_left_runs(|_| Some(rules())).await.unwrap();
+            assert_eq!(waiting(&ledger).await, 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_notice_or_a_state_that_cannot_be_read_holds_no_end_up() {
+        let temp = tempfile::tempdir().unwrap();
+        let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
+        let now = DateTime::from_timestamp(61, 0).unwrap();
+        keep_end(&ledger, 1).await;
+        let sql = "UPDATE run_notices SET notice = '{'; INSERT INTO job_states VALUES ('j', '[]')";
+        ledger.write(move |transaction| transaction.execute_batch(sql)).await.unwrap();
+        ledger.end_run(end(1), now).await.unwrap();
+        assert_eq!(waiting(&ledger).await, 0);
+        keep_end(&ledger, 2).await;
+        ledger.end_run(end(2), now).await.unwrap();
+        assert_eq!(waiting(&ledger).await, 1, "an unreadable state is entered anew");
+    }
+
+    #[tokio::test]
+    async fn a_message_that_is_given_up_is_counted() {
+        let temp = tempfile::tempdir().unwrap();
+        let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
+        let now = DateTime::from_timestamp(61, 0).unwrap();
+        for nth in 1..=2 {
+            ledger.message_undelivered("ops".into(), nth, format!("e{nth}"), now).await.unwrap();
+        }
+        let undelivered = ledger.read(|reader| reader.undelivered()).await.unwrap();
+        assert_eq!((undelivered[0].count, undelivered[0].reason.as_str()), (2, "e2"));
+    }
+}
