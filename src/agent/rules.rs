@@ -15,9 +15,6 @@ pub struct Rules {
     pub approval: Approval,
     /// The limits of the session. Most of them end it when they are reached.
     pub limits: Limits,
-    /// Whether to limit each reply to the tokens that `max_cost_usd` still covers. A daily budget relies
-    /// on this limit.
-    pub limits_replies: bool,
     /// Whether the model must confirm its first reply without calls. Has no effect in a session
     /// without tools.
     pub confirm: bool,

@@ -159,8 +159,11 @@ pub struct Limits {
     pub error_threshold: u64,
     /// Timeout of one call if its tool does not set one.
     pub tool_timeout: Duration,
-    /// Characters of a call's output that the model sees, unless the tool declares its own limit;
-    /// `None` is the default limit of each tool.
+    /// The longest timeout of a call, whatever its tool or the model asks for: `tool_timeout`, if the
+    /// job sets it.
+    pub tool_timeout_cap: Option<Duration>,
+    /// Characters of a call's output that the model sees; a tool may only lower it. `None` is the limit
+    /// of each tool.
     pub output_limit: Option<usize>,
     /// Bytes at the start of a call's output that are kept; the last 1 MiB is kept as well.
     pub max_output_bytes: u64,
@@ -194,6 +197,7 @@ impl Default for Limits {
             max_lines_changed: 5000,
             error_threshold: 3,
             tool_timeout: Duration::from_secs(120),
+            tool_timeout_cap: None,
             output_limit: None,
             max_output_bytes: 64 << 20,
             max_tmp_bytes: 1 << 30,

@@ -286,7 +286,6 @@ pub(super) async fn session_parts(
             ..gate_rules(&spec.config, &spec.job, ctx.access.paths.clone())
         },
         limits: spec.job.limits.clone(),
-        limits_replies: spec.job.daily_budgets.is_some(),
         confirm: spec.job.double_confirmation,
         needs_call: spec.needs_call(),
         output_schema: spec.job.output_schema.clone(),

@@ -101,6 +101,7 @@ pub fn tool_context(
     Ok(Arc::new(ToolContext {
         working_dir,
         timeout: limits.tool_timeout,
+        timeout_cap: limits.tool_timeout_cap,
         redactor,
         programs: ProgramContext {
             spawner: Spawner::new(

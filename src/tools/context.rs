@@ -25,6 +25,8 @@ pub struct ToolContext {
     pub working_dir: PathBuf,
     /// The timeout of a tool that does not set one.
     pub timeout: Duration,
+    /// The longest timeout of a call, if the job sets one.
+    pub timeout_cap: Option<Duration>,
     /// Removes secrets from outputs.
     pub redactor: Redactor,
     pub programs: ProgramContext,
@@ -72,7 +74,7 @@ pub struct OutputContext {
     /// Bytes at the start of an output that are kept; its last 1 MiB is kept as well.
     pub max_bytes: u64,
     /// The job's limit on the characters of an output that the model sees, if it sets one. A limit
-    /// that the tool declares takes precedence.
+    /// that the tool declares can only lower it.
     pub max_characters: Option<usize>,
 }
 
@@ -117,9 +119,14 @@ impl ToolContext {
         self.programs.sandboxes.are_on() && self.programs.execution.is_local()
     }
 
+    /// Returns the timeout of a call that asks for this one.
+    pub(super) fn capped(&self, asked: Duration) -> Duration {
+        self.timeout_cap.map_or(asked, |cap| cap.min(asked))
+    }
+
     /// Returns a collector for the output of a call. The model sees at most `tool_limit`
-    /// characters, which the tool's declaration sets; without it, the job's limit applies, and
-    /// without that, the limit of `view`.
+    /// characters, which the tool's declaration sets, and at most the job's limit; without both, the
+    /// limit of `view` applies.
     pub(super) fn collector<'a>(
         &'a self,
         call_id: &'a CallId,
@@ -127,7 +134,8 @@ impl ToolContext {
         view: ViewLimit,
     ) -> Collector<'a> {
         let OutputContext { store, max_bytes, max_characters } = &self.outputs;
-        let characters = tool_limit.or(*max_characters).unwrap_or(view.characters);
+        let limits = [tool_limit, *max_characters];
+        let characters = limits.into_iter().flatten().min().unwrap_or(view.characters);
         let view = ViewLimit { characters, ..view };
         Collector::new(store.as_deref(), call_id, &self.redactor, view, *max_bytes)
     }

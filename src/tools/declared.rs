@@ -176,7 +176,7 @@ impl DeclaredTool {
                 ),
             ));
         };
-        let timeout = self.tool.timeout.unwrap_or(self.ctx.timeout);
+        let timeout = self.ctx.capped(self.tool.timeout.unwrap_or(self.ctx.timeout));
         let judged = tokio::select! {
             biased;
             () = context.cancel.cancelled() => {

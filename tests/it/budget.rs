@@ -155,3 +155,49 @@ fn a_long_reply_does_not_exceed_a_daily_budget() {
     assert!(each <= 0.2 && all <= 0.4, "{runs}");
     assert!(each > 0.15, "the replies are as long as the limit allows: {runs}");
 }
+
+/// Returns the first request that a model of this provider gets, under these limits of the job.
+fn first_request(provider: &str, limits: &str) -> serde_json::Value {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let answer = move |axum::Json(request): axum::Json<serde_json::Value>| async move {
+        let _ = sender.send(request);
+        axum::http::StatusCode::NOT_FOUND
+    };
+    let server = serve_on_loopback(axum::Router::new().fallback(post(answer)));
+    let key = if provider == "ollama" { "" } else { "api_key: sk-local-test, " };
+    let config = format!(
+        "models: {{m: {{provider: {provider}, model: test, {key}base_url: 'http://{}/v1', stream: false, price: {{input: 1, output: 100}}}}}}\n",
+        server.address
+    );
+    let jobs = format!(
+        "version: 1\njobs:\n  - {{name: j, prompt: Look., double_confirmation: false, limits: {{{limits}}}}}\n"
+    );
+    let tools = "version: 1\ntools: []\n";
+    let place =
+        Place::new(&[("config.yaml", &config), ("tools.yaml", tools), ("jobs.yaml", &jobs)]);
+    let done = place.dutyd(&["run", "j"]);
+    receiver.try_recv().unwrap_or_else(|error| panic!("{provider}: {error}: {done:?}"))
+}
+
+#[test]
+fn the_limit_of_a_reply_covers_what_is_left_in_every_format() {
+    for (provider, pointer) in [
+        ("anthropic", "/max_tokens"),
+        ("openai", "/max_output_tokens"),
+        ("openai_chat", "/max_tokens"),
+        ("gemini", "/generationConfig/maxOutputTokens"),
+        ("ollama", "/options/num_predict"),
+    ] {
+        let limit = |limits: &str| {
+            let request = first_request(provider, limits);
+            let limit = request.pointer(pointer).and_then(serde_json::Value::as_u64);
+            limit.unwrap_or_else(|| panic!("{provider}: {request:#}"))
+        };
+        // The input has some thousands of tokens, each of which costs a hundredth of an output token.
+        let of_tokens = limit("max_tokens: 9000");
+        assert!((1000..9000).contains(&of_tokens), "{provider}: {of_tokens}");
+        let of_cost = limit("max_cost_usd: 0.2");
+        assert!((1500..2000).contains(&of_cost), "{provider}: {of_cost}");
+        assert!(limit("max_tokens: 9000, max_cost_usd: 0.2") <= of_cost, "{provider}");
+    }
+}

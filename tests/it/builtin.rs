@@ -301,3 +301,30 @@ fn a_shell_is_nobody_s_that_is_not_given_one() {
         events(&place, "policy_decision")
     );
 }
+
+#[test]
+fn no_call_takes_longer_than_the_limit_of_its_job() {
+    let place = place(
+        "call: {tool: bash, args: {command: \"sleep 61\", timeout_ms: 60000}}
+call: {tool: long, args: {}}
+call: {tool: bash, args: {command: \"echo quick\", timeout_ms: 60000}}",
+        "    tools: {write: [bash]}\n    limits: {tool_timeout: 300ms}\n",
+    );
+    place.write(
+        "tools.yaml",
+        "version: 1\ntools:\n  - {name: long, description: Sleeps, category: read, cmd: sleep, args: ['61'], timeout: 60s}\n",
+    );
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let ends = events(&place, "tool_call_end");
+    for end in &ends[..2] {
+        assert_eq!((&end["error_kind"], &end["timed_out"]), (&json!("timeout"), &json!(true)));
+        assert!(end["duration_ms"].as_u64().unwrap() < 10_000, "{end}");
+    }
+    let view = |at: usize| {
+        let end: &Value = &ends[at];
+        end["view"].as_str().or(end["output"].as_str()).unwrap().to_owned()
+    };
+    let note = "[this job limits the timeout of a call to 300 ms]";
+    assert!(view(0).contains(note) && !view(0).contains("longer timeout"), "{}", view(0));
+    assert!(view(2).contains("quick") && view(2).contains(note), "{}", view(2));
+}

@@ -106,11 +106,17 @@ impl Machine {
         }
         let input = self.estimate();
         if let Some(most) = limits.max_tokens.filter(|_| !self.was_asked)
-            && self.counters.usage.total().saturating_add(input) > most
+            && self
+                .counters
+                .usage
+                .total()
+                .saturating_add(input)
+                .saturating_add(SHORTEST_REPLY.into())
+                > most
         {
             events.push(Event::TurnLimit { limit: "max_tokens".to_owned(), value: most.into() });
             let error = format!(
-                "{} tokens used and about {input} for the next request exceed the limit of {most}",
+                "{} tokens used and about {input} for the next request leave too little of the limit of {most} for a reply",
                 self.counters.usage.total()
             );
             return self.close(
@@ -138,10 +144,20 @@ impl Machine {
         price.map(|price| price.cost(&next, CacheWrites::default()))
     }
 
-    /// Returns the most output tokens of the next reply of a model with this price that
-    /// `max_cost_usd` still covers; `None` if the length of a reply is not limited.
+    /// Returns the most output tokens of the next reply of a model with this price that `max_tokens` and
+    /// `max_cost_usd` still cover; `None` if neither limits the length of a reply.
     pub(in crate::agent) fn reply_limit(&self, price: Option<Price>) -> Option<u32> {
-        let most = self.rules.limits.max_cost_usd.filter(|_| self.rules.limits_replies)?;
+        let of_tokens = self.rules.limits.max_tokens.map(|most| {
+            let used = self.counters.usage.total().saturating_add(self.estimate());
+            u32::try_from(most.saturating_sub(used)).unwrap_or(u32::MAX)
+        });
+        [of_tokens, self.affordable_reply(price)].into_iter().flatten().min()
+    }
+
+    /// Returns the most output tokens that `max_cost_usd` still covers; `None` without that limit, or if
+    /// a cost is unknown.
+    fn affordable_reply(&self, price: Option<Price>) -> Option<u32> {
+        let most = self.rules.limits.max_cost_usd?;
         let (price, spent) = price.zip(self.counters.cost)?;
         // Count the input in full: the provider may have dropped its cache, or write to it.
         let input = Usage { input_tokens: self.estimate(), ..Usage::default() };
@@ -151,7 +167,7 @@ impl Machine {
     }
 
     fn is_reply_too_short(&self, price: Option<Price>) -> bool {
-        self.reply_limit(price).is_some_and(|tokens| tokens < SHORTEST_REPLY)
+        self.affordable_reply(price).is_some_and(|tokens| tokens < SHORTEST_REPLY)
     }
 
     /// Estimates the input tokens of the next request.

@@ -137,7 +137,6 @@ fn machine(setup: &Setup) -> Machine {
         mode: if setup.plan { Mode::Plan } else { Mode::Act },
         approval: crate::config::Approval::default(),
         limits,
-        limits_replies: false,
         confirm: setup.confirm,
         needs_call: setup.needs_call,
         output_schema: setup.output_schema.as_ref().map(compiled),

@@ -250,7 +250,6 @@ impl Bench {
                 max_lines_changed: self.limits.max_lines_changed,
             },
             limits: self.limits.clone(),
-            limits_replies: false,
             confirm: self.confirm,
             needs_call: false,
             output_schema: None,

@@ -29,6 +29,11 @@ impl JobChecker<'_> {
         let count = |value: Option<u64>, default: usize| {
             value.and_then(|v| usize::try_from(v).ok()).unwrap_or(default)
         };
+        let tool_timeout = self.positive(
+            "/limits/tool_timeout",
+            raw.tool_timeout.as_deref(),
+            defaults.tool_timeout,
+        );
         Limits {
             max_iterations: raw.max_iterations.unwrap_or(defaults.max_iterations),
             max_tool_calls: raw.max_tool_calls.unwrap_or(defaults.max_tool_calls),
@@ -46,11 +51,8 @@ impl JobChecker<'_> {
             max_files_modified: raw.max_files_modified.unwrap_or(defaults.max_files_modified),
             max_lines_changed: raw.max_lines_changed.unwrap_or(defaults.max_lines_changed),
             error_threshold: raw.error_threshold.unwrap_or(defaults.error_threshold),
-            tool_timeout: self.positive(
-                "/limits/tool_timeout",
-                raw.tool_timeout.as_deref(),
-                defaults.tool_timeout,
-            ),
+            tool_timeout,
+            tool_timeout_cap: raw.tool_timeout.is_some().then_some(tool_timeout),
             output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
             max_output_bytes,
             max_tmp_bytes,

@@ -137,11 +137,10 @@ pub(crate) struct RawJob {
     pub(crate) allow_no_calls: Option<bool>,
     /// Detection of repeated calls.
     pub(crate) loop_detection: Option<RawLoopDetection>,
-    /// Checks that dutyd makes after the model's final answer. A run is green only if all of them pass.
+    /// Checks that dutyd makes after the model's final answer. The run succeeds only if all of them pass.
     #[schemars(length(min = 1, max = 50))]
     pub(crate) verify: Option<Vec<RawVerify>>,
-    /// How many times the model gets the checks that failed and may mend what they found. Defaults to
-    /// 0.
+    /// How many times the model gets the checks that failed and may fix the cause. Defaults to 0.
     #[schemars(range(min = 0, max = 20))]
     pub(crate) verify_retries: Option<u32>,
     /// Who is told what of the job. Defaults to `notify` in the `defaults`.
@@ -313,11 +312,12 @@ pub(crate) struct RawLimits {
     /// 3.
     #[schemars(range(min = 1, max = 100))]
     pub(crate) error_threshold: Option<u64>,
-    /// Timeout of one call if its tool does not set one. Defaults to 120s.
+    /// Longest timeout of a call, whatever its tool sets or the model asks for. By default, a call has 120s if its tool does not set
+    /// a timeout.
     #[schemars(regex(pattern = DURATION))]
     pub(crate) tool_timeout: Option<String>,
-    /// Maximum number of characters of a call's output to show to the model. Defaults to 30000, or
-    /// to the built-in tool's own limit.
+    /// Maximum number of characters of a call's output to show to the model; a tool's own `output_limit` only lowers it.
+    /// Defaults to 30000, or to the limit of the tool.
     #[schemars(range(min = 100, max = 200_000))]
     pub(crate) output_limit: Option<u64>,
     /// Size of the part to keep from the start of a call's output; the last 1MiB is kept too.

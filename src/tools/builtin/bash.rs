@@ -113,7 +113,7 @@ impl ToolRunner for BashTool {
         let process = Process {
             program: shell.program,
             env: Vec::new(),
-            timeout: asked.map_or(shell.timeout, Duration::from_millis),
+            timeout: self.ctx.capped(asked.map_or(shell.timeout, Duration::from_millis)),
             characters: None,
             category: self.declared.category,
             sandbox: &ToolSandbox::default(),
@@ -121,7 +121,10 @@ impl ToolRunner for BashTool {
         let started = std::time::Instant::now();
         let (exit, mut output) = process.run(&self.ctx, call, context).await;
         let Some(exit) = exit else { return output };
-        let advice = "You can retry with a longer timeout by setting the timeout_ms parameter.";
+        let advice = match self.ctx.timeout_cap {
+            Some(cap) if cap <= process.timeout => "The job sets this limit: do less in one call.",
+            _ => "You can retry with a longer timeout by setting the timeout_ms parameter.",
+        };
         let note = match (
             interruption(&self.ctx, exit, process.timeout, advice),
             exit.code,
@@ -142,6 +145,13 @@ impl ToolRunner for BashTool {
             }
         };
         append(&mut output.content, &note);
+        if asked.is_some_and(|asked| Duration::from_millis(asked) > process.timeout) {
+            let note = format!(
+                "[this job limits the timeout of a call to {} ms]",
+                process.timeout.as_millis()
+            );
+            append(&mut output.content, &note);
+        }
         output
     }
 }

@@ -37,6 +37,7 @@ fn context_in(directory: &Path) -> ToolContext {
         access: AccessRules::new(paths, Default::default()),
         working_dir,
         timeout: Duration::from_secs(60),
+        timeout_cap: None,
         redactor: Redactor::default(),
         web_search: None,
         glob_paths_are_relative: false,

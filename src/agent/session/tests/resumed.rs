@@ -177,7 +177,6 @@ impl Case {
                 max_lines_changed: limits.max_lines_changed,
             },
             limits,
-            limits_replies: false,
             confirm: self.confirm,
             needs_call: false,
             output_schema: self.outcome.has_schema.then(|| {
