@@ -31,7 +31,7 @@ use crate::domain::{
     Turn,
 };
 use answer::AnswerFault;
-pub(super) use outcome::corrects_answer;
+pub(super) use outcome::is_answer_correction;
 use reply::{ReplyFacts, Timing, assistant_event};
 
 /// An input to the machine: something that happened.

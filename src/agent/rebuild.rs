@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use super::counters::{BrokenOff, Charge};
 use super::dispatch::{CallOutcome, Planned, Settled};
-use super::machine::{Action, Input, Machine, corrects_answer};
+use super::machine::{Action, Input, Machine, is_answer_correction};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use super::recorded::RecordedStart;
 use super::rules::ModelFacts;
@@ -190,7 +190,7 @@ fn is_past_limits(event: &Event) -> bool {
             Event::Error { code, .. } => ErrorClass::parse(code).is_some(),
             // The loop corrects an answer before it checks the limits.
             Event::UserInput { source: InputSource::Correction, reason, .. } => {
-                reason.as_deref().is_none_or(|reason| !corrects_answer(reason))
+                reason.as_deref().is_none_or(|reason| !is_answer_correction(reason))
             }
             event => matches!(
                 event,

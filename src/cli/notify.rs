@@ -30,7 +30,7 @@ pub(crate) async fn notify(context: &Context, args: &NotifyArgs) -> Result<ExitC
     let host = host_name();
     let message = Message {
         event: "test".to_owned(),
-        job: "test".to_owned(),
+        job: None,
         run_id: None,
         outcome: None,
         verdict: None,
@@ -38,16 +38,16 @@ pub(crate) async fn notify(context: &Context, args: &NotifyArgs) -> Result<ExitC
         command: "dutyd status".to_owned(),
         at: now,
     };
-    let mut done = BTreeSet::new();
+    let (mut done, mut refused) = (BTreeSet::new(), Vec::new());
     let mut delivery = Delivery {
         message: &message,
         key: format!("{}-test", now.timestamp_millis()),
         host: &host,
         done: &mut done,
-        refused: Vec::new(),
+        refused: &mut refused,
     };
     let sent = delivery.send(destination, &HttpClients::default()).await;
-    let refused = delivery.refused.join("; ");
+    let refused = refused.join("; ");
     match sent {
         Ok(()) if refused.is_empty() => {
             output::text(&format!("{name} ({}) took the test message\n", destination.kind()));

@@ -230,6 +230,7 @@ impl Daemon {
             config: config.clone(),
             clients,
             clock: clock.clone(),
+            beat: handle.beat.clone(),
             host: crate::run::host_name(),
         };
         let notifier = tokio::spawn(notifier.run(stop.clone()));

@@ -2,13 +2,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::time::Duration;
 
 use url::Url;
 
-use super::raw::{RawDestination, RawDestinationType, RawNotify};
+use super::raw::{RawDestination, RawDestinationType, RawHeartbeat, RawNotify, RawSettings};
 use super::web::{is_exposed, web_address};
-use crate::argv::{Diagnostics, pointer_segment};
-use crate::domain::{NoticeEvent, NoticeEvents, NoticeRule};
+use crate::argv::{Diagnostic, Diagnostics, pointer_segment};
+use crate::domain::{DaemonEvent, DaemonRule, NoticeEvent, NoticeEvents, NoticeRule};
+use crate::text::quantity;
 use crate::text::suggest::nearest;
 
 /// The address of the PagerDuty events API.
@@ -62,7 +64,8 @@ impl Destination {
         }
     }
 
-    /// Checks the destinations of config.yaml. Leaves out those with errors.
+    /// Checks the destinations of config.yaml. Leaves out those whose type, address or key is
+    /// missing or cannot be parsed.
     pub(crate) fn all(
         raw: Option<&BTreeMap<String, RawDestination>>,
         diagnostics: &mut Diagnostics,
@@ -109,7 +112,7 @@ impl Check<'_> {
             ("routing_key", routing_key.is_some()),
         ];
         for (key, _) in set.iter().filter(|(key, is_set)| *is_set && !own.contains(key)) {
-            self.error(key, format!("this type has the keys {}", own.join(", ")));
+            self.error(key, format!("`{key}` is not a key of this type: use {}", own.join(", ")));
         }
     }
 
@@ -157,7 +160,7 @@ impl Check<'_> {
         let is_smtp = Url::parse(smtp)
             .is_ok_and(|url| matches!(url.scheme(), "smtp" | "smtps") && url.host().is_some());
         if !is_reference && !is_smtp {
-            self.error("smtp", "write smtps://USER:PASSWORD@HOST:465 or smtp://HOST:25");
+            self.error("smtp", "`smtp` is not the address of a mail server: write smtps://USER:PASSWORD@HOST:465 or smtp://HOST:25");
         } else if let Ok(url) = Url::parse(smtp)
             && url.password().is_some()
             && url.scheme() == "smtp"
@@ -204,7 +207,8 @@ impl Check<'_> {
         web_address(text, "with its path").map_err(|message| self.error("url", message)).ok()
     }
 
-    /// Returns an address that is itself a secret, or over which a key is sent.
+    /// Like `url`, but reports plain HTTP to a host that is not loopback: the address is a secret,
+    /// or a key is sent to it.
     fn secret_url(&mut self, text: Option<&str>) -> Option<Url> {
         let url = self.url(text)?;
         if is_exposed(&url) {
@@ -217,6 +221,108 @@ impl Check<'_> {
 fn is_loopback(url: &Url) -> bool {
     let plain = Url::parse(&format!("http://{}/", url.host_str().unwrap_or_default()));
     plain.is_ok_and(|plain| !is_exposed(&plain))
+}
+
+/// The ping of the daemon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Heartbeat {
+    /// The name of the destination.
+    pub to: String,
+    /// Time between two pings.
+    pub every: Duration,
+}
+
+/// The shortest time between two pings.
+const LEAST_EVERY: Duration = Duration::from_secs(10);
+
+impl Heartbeat {
+    pub(crate) fn from_raw(
+        raw: Option<&RawHeartbeat>,
+        destinations: &BTreeMap<String, Destination>,
+        diagnostics: &mut Diagnostics,
+    ) -> Option<Self> {
+        let raw = raw?;
+        let to = raw.to.clone()?;
+        match destinations.get(&to) {
+            Some(Destination::Ping { .. }) => {}
+            Some(other) => {
+                let message =
+                    format!("`{to}` is a {}: name a destination of type ping", other.kind());
+                diagnostics.error("/heartbeat/to", message);
+            }
+            None => unknown("/heartbeat/to", &to, destinations, diagnostics),
+        }
+        let every = match raw.every.as_deref().map(quantity::duration) {
+            None => Duration::from_secs(60),
+            Some(Ok(every)) if every >= LEAST_EVERY => every,
+            Some(Ok(_)) => {
+                diagnostics.error("/heartbeat/every", "`every` must be at least 10s");
+                LEAST_EVERY
+            }
+            Some(Err(message)) => {
+                diagnostics.error("/heartbeat/every", message);
+                LEAST_EVERY
+            }
+        };
+        Some(Self { to, every })
+    }
+}
+
+/// Reports a destination that config.yaml does not have, or that has errors.
+fn unknown(
+    pointer: &str,
+    to: &str,
+    destinations: &BTreeMap<String, Destination>,
+    diagnostics: &mut Diagnostics,
+) {
+    let message = format!("unknown destination `{to}`: add it to `notifications` in config.yaml");
+    let mut error = Diagnostic::new(pointer, message);
+    if let Some(near) = nearest(to, destinations.keys().map(String::as_str)) {
+        error = error.with_hint(format!("did you mean `{near}`?"));
+    }
+    diagnostics.errors.push(error);
+}
+
+/// Checks `notify` of config.yaml: who is told of the daemon itself.
+pub(crate) fn daemon_rules(
+    raw: &RawSettings,
+    destinations: &BTreeMap<String, Destination>,
+    diagnostics: &mut Diagnostics,
+) -> Vec<DaemonRule> {
+    let mut rules = Vec::new();
+    for (at, raw) in raw.notify.iter().flatten().enumerate() {
+        let here = format!("/notify/{at}");
+        let Some(to) = raw.to.clone() else { continue };
+        match destinations.get(&to) {
+            None => unknown(&format!("{here}/to"), &to, destinations, diagnostics),
+            Some(Destination::Ping { .. }) => {
+                let message = "a ping tells nothing of the daemon here: use `heartbeat`";
+                diagnostics.error(&format!("{here}/to"), message);
+            }
+            Some(_) => {}
+        }
+        let Some(words) = &raw.on else {
+            diagnostics
+                .error(&here, "`on` is missing: list the events, such as [degraded, recovered]");
+            continue;
+        };
+        let mut on = Vec::new();
+        for (nth, word) in words.iter().enumerate() {
+            let pointer = format!("{here}/on/{nth}");
+            match DaemonEvent::ALL.iter().find(|event| event.as_str() == word) {
+                Some(event) => on.push(*event),
+                None if word == "unavailable" => {
+                    diagnostics.error(&pointer, "`unavailable` is not in this version");
+                }
+                None => {
+                    let message = format!("unknown event `{word}`: use degraded or recovered");
+                    diagnostics.error(&pointer, message);
+                }
+            }
+        }
+        rules.push(DaemonRule { to, on });
+    }
+    rules
 }
 
 /// Checks `notify`: whom to tell which events. `destinations` is `None` if config.yaml cannot be read.
@@ -233,18 +339,12 @@ pub(crate) fn notice_rules(
         let Some(to) = raw.to.as_deref() else { continue };
         let destination = destinations.and_then(|known| known.get(to));
         if let (Some(known), None) = (destinations, destination) {
-            let message =
-                format!("unknown destination `{to}`: add it to `notifications` in config.yaml");
-            let hint = nearest(to, known.keys().map(String::as_str));
-            diagnostics.error(&format!("{here}/to"), message);
-            if let (Some(error), Some(near)) = (diagnostics.errors.last_mut(), hint) {
-                error.hint = Some(format!("did you mean `{near}`?"));
-            }
+            unknown(&format!("{here}/to"), to, known, diagnostics);
         }
         if !named.insert(to) {
             diagnostics.error(
                 &format!("{here}/to"),
-                format!("`{to}` is in the list already: give its events in one entry"),
+                format!("duplicate destination `{to}`: list its events in one entry"),
             );
         }
         let is_ping = matches!(destination, Some(Destination::Ping { .. }));
@@ -271,9 +371,8 @@ pub(crate) fn notice_rules(
                         Some(event) => events.push(event),
                         None => {
                             let known = NoticeEvent::WORDS.join(", ");
-                            let message = format!(
-                                "unknown event `{word}`: known are {known} and status:VALUE"
-                            );
+                            let message =
+                                format!("unknown event `{word}`: use {known} or status:VALUE");
                             diagnostics.error(&format!("{here}/on/{nth}"), message);
                         }
                     }

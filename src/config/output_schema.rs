@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 use crate::argv::{Diagnostics, check_subschemas};
 use crate::text::answer::json_value;
 use crate::text::escape::for_terminal;
+use crate::text::truncate::shorten;
 
 /// Limit of the problems that a correction of the model lists.
 const MOST_PROBLEMS: usize = 5;
@@ -64,7 +65,7 @@ impl OutputSchema {
     /// *Errors*: why the answer has no value, or where the value does not match; at least one problem,
     /// for the model and the operator.
     pub fn check(&self, answer: &str) -> Result<Value, Vec<String>> {
-        let value = json_value(answer).map_err(|error| vec![shortened(&error.to_string())])?;
+        let value = json_value(answer).map_err(|error| vec![limited(&error.to_string())])?;
         let problems: Vec<String> = self
             .validator
             .iter_errors(&value)
@@ -72,19 +73,16 @@ impl OutputSchema {
             .map(|error| {
                 let at = error.instance_path().to_string();
                 let place = if at.is_empty() { String::new() } else { format!("at `{at}`: ") };
-                shortened(&format!("{place}{error}"))
+                limited(&format!("{place}{error}"))
             })
             .collect();
         if problems.is_empty() { Ok(value) } else { Err(problems) }
     }
 }
 
-fn shortened(problem: &str) -> String {
-    let problem = for_terminal(problem);
-    match problem.char_indices().nth(PROBLEM_CHARACTERS) {
-        Some((at, _)) => format!("{}…", problem.get(..at).unwrap_or(&problem)),
-        None => problem,
-    }
+/// Returns a problem as text of limited length: it may quote the answer.
+fn limited(problem: &str) -> String {
+    shorten(&for_terminal(problem), PROBLEM_CHARACTERS)
 }
 
 #[cfg(test)]

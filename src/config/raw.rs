@@ -74,8 +74,24 @@ pub(crate) struct RawSettings {
     pub(crate) web_search: Option<RawWebSearch>,
     /// Destinations of notifications by name; the `notify` of jobs refers to these names.
     pub(crate) notifications: Option<BTreeMap<String, RawDestination>>,
+    /// Who is told of the daemon itself: degraded, recovered.
+    pub(crate) notify: Option<Vec<RawNotify>>,
+    /// Ping of the daemon, as long as the ledger can be written and no slot is undecided for over a minute.
+    pub(crate) heartbeat: Option<RawHeartbeat>,
     /// The daemon's own log.
     pub(crate) telemetry: Option<RawTelemetry>,
+}
+
+/// Ping of the daemon.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawHeartbeat {
+    /// Name of a destination of type ping.
+    #[schemars(required)]
+    pub(crate) to: Option<String>,
+    /// Time between two pings, at least 10s. Defaults to 1m.
+    #[schemars(regex(pattern = DURATION))]
+    pub(crate) every: Option<String>,
 }
 
 /// Kind of a destination.

@@ -6,7 +6,7 @@
 /// `(path, keys)`: the path of an object and its reserved keys. A path begins with the kind of the
 /// file; `[]` stands for any item of a list, and `*` for any key of `models` or `mcp_servers`.
 const KEYS: &[(&str, &[&str])] = &[
-    ("config", &["server", "notify", "heartbeat", "builtin_tools", "fleet"]),
+    ("config", &["server", "builtin_tools", "fleet"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.jobs[]", &["recall", "subagents", "reasoning_effort", "runs_on", "on_host_loss", "on"]),

@@ -6,9 +6,11 @@ use std::time::Duration;
 
 use chrono_tz::Tz;
 
+use super::destination::{Heartbeat, daemon_rules};
 use super::raw::{RawLevel, RawLogFormat, RawRotate, RawSettings};
 use super::{Destination, Environment, LocalZone, Security, WebSearch};
 use crate::argv::Diagnostics;
+use crate::domain::DaemonRule;
 use crate::text::quantity;
 
 /// Variables that every tool inherits from the daemon, if they are set.
@@ -71,6 +73,10 @@ pub struct Settings {
     pub web_search: Option<WebSearch>,
     /// Destinations of notifications by name.
     pub destinations: BTreeMap<String, Destination>,
+    /// Who is told of the daemon itself.
+    pub notify: Vec<DaemonRule>,
+    /// The ping of the daemon, if there is one.
+    pub heartbeat: Option<Heartbeat>,
     /// Settings of the daemon's own log.
     pub log: LogSettings,
 }
@@ -116,6 +122,7 @@ impl Settings {
             }
             env_allowlist.insert(name.clone());
         }
+        let destinations = Destination::all(raw.notifications.as_ref(), diagnostics);
         let log = raw.telemetry.as_ref().and_then(|telemetry| telemetry.log.as_ref());
         Self {
             timezone,
@@ -132,7 +139,9 @@ impl Settings {
                 .web_search
                 .as_ref()
                 .and_then(|raw| WebSearch::from_raw(raw, diagnostics)),
-            destinations: Destination::all(raw.notifications.as_ref(), diagnostics),
+            notify: daemon_rules(raw, &destinations, diagnostics),
+            heartbeat: Heartbeat::from_raw(raw.heartbeat.as_ref(), &destinations, diagnostics),
+            destinations,
             log: LogSettings {
                 format: match log.and_then(|log| log.format) {
                     Some(RawLogFormat::Json) => LogFormat::Json,

@@ -10,16 +10,24 @@ use std::time::Duration;
 use chrono::TimeDelta;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::clock::Clock;
-use crate::config::Config;
+use crate::config::{Config, Destination};
+use crate::domain::Message;
 use crate::provider::HttpClients;
 use crate::sinks::Delivery;
 use crate::store::{DbError, Ledger, WaitingMessage};
 
-/// The first and the longest pause between two attempts to deliver a message.
-const PAUSE: (Duration, Duration) = (Duration::from_secs(5), Duration::from_secs(600));
+/// The first pause between two attempts to deliver a message; each later one is twice as long.
+const FIRST_PAUSE: Duration = Duration::from_secs(5);
+
+/// The longest pause between two attempts to deliver a message.
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// The longest time since the last beat for which the daemon is pinged for.
+const BEAT: Duration = Duration::from_secs(60);
 
 /// How long the stop of the daemon waits for deliveries that are under way.
 const GRACE: Duration = Duration::from_secs(5);
@@ -35,6 +43,8 @@ pub struct Notifier {
     pub config: watch::Receiver<Arc<Config>>,
     pub clients: HttpClients,
     pub clock: Arc<dyn Clock>,
+    /// When the daemon last did all that was due.
+    pub beat: watch::Receiver<Option<Instant>>,
     /// The name of this host.
     pub host: String,
 }
@@ -42,6 +52,7 @@ pub struct Notifier {
 impl Notifier {
     /// Delivers messages until `stop` is cancelled. What is not delivered then stays in the ledger.
     pub async fn run(self, stop: CancellationToken) {
+        let heart = tokio::spawn(self.clone().beat(stop.clone()));
         let mut workers: JoinSet<String> = JoinSet::new();
         let mut busy: BTreeSet<String> = BTreeSet::new();
         loop {
@@ -70,10 +81,70 @@ impl Notifier {
                 },
             }
         }
+        let _ = heart.await;
         // A message that was sent and not recorded would be sent again.
         let ended = async { while workers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(GRACE, ended).await;
         workers.shutdown().await;
+    }
+
+    /// Pings the `heartbeat` of the configuration, as long as the daemon does what is due. A ping is not
+    /// tried again: the next one follows soon.
+    async fn beat(self, stop: CancellationToken) {
+        let (mut config, mut beat) = (self.config.clone(), self.beat.clone());
+        tokio::select! {
+            () = stop.cancelled() => return,
+            began = beat.wait_for(Option::is_some) => if began.is_err() { return },
+        }
+        loop {
+            let settings = config.borrow_and_update().settings.clone();
+            let every = settings.heartbeat.as_ref().map(|heartbeat| heartbeat.every);
+            let target = settings.heartbeat.and_then(|heartbeat| {
+                settings
+                    .destinations
+                    .get(&heartbeat.to)
+                    .map(|target| (heartbeat.to, target.clone()))
+            });
+            let beats = self.beat.borrow().is_some_and(|beat| beat.elapsed() < BEAT);
+            if let Some((to, target)) = target.filter(|_| beats) {
+                self.ping(&to, &target).await;
+            }
+            let pause = async {
+                match every {
+                    Some(every) => tokio::time::sleep(every).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = stop.cancelled() => return,
+                () = pause => {}
+                changed = config.changed() => if changed.is_err() { return },
+            }
+        }
+    }
+
+    async fn ping(&self, to: &str, target: &Destination) {
+        let message = Message {
+            event: "alive".to_owned(),
+            job: None,
+            run_id: None,
+            outcome: None,
+            verdict: None,
+            summary: "dutyd is alive".to_owned(),
+            command: "dutyd status".to_owned(),
+            at: self.clock.now(),
+        };
+        let (mut done, mut refused) = (BTreeSet::new(), Vec::new());
+        let mut delivery = Delivery {
+            message: &message,
+            key: String::new(),
+            host: &self.host,
+            done: &mut done,
+            refused: &mut refused,
+        };
+        if let Err(error) = delivery.send(target, &self.clients).await {
+            tracing::warn!(destination = to, error, "failed to ping");
+        }
     }
 
     /// Delivers the messages for a destination, oldest first, until none waits or `stop` is cancelled.
@@ -85,13 +156,13 @@ impl Notifier {
                 Ok(Some(waiting)) => {
                     if let Err(error) = self.deliver(&destination, waiting, &stop).await {
                         tracing::error!(destination, %error, "failed to record the delivery of a message");
-                        tokio::time::sleep(PAUSE.0).await;
+                        tokio::time::sleep(FIRST_PAUSE).await;
                     }
                 }
                 Ok(None) => return destination,
                 Err(error) => {
                     tracing::error!(destination, %error, "failed to read a message that waits");
-                    tokio::time::sleep(PAUSE.0).await;
+                    tokio::time::sleep(FIRST_PAUSE).await;
                 }
             }
         }
@@ -109,16 +180,16 @@ impl Notifier {
         stop: &CancellationToken,
     ) -> Result<(), DbError> {
         let WaitingMessage { id, created_at, message } = waiting;
-        let given_up = |reason: String| {
+        let give_up = |reason: String| {
             tracing::error!(destination, reason, "a message was not delivered");
             let (name, now) = (destination.to_owned(), self.clock.now());
-            self.ledger.message_undelivered(name, id, reason, now)
+            self.ledger.give_up_message(name, id, reason, now)
         };
         let message = match message {
             Ok(message) => message,
-            Err(error) => return given_up(format!("the message cannot be read: {error}")).await,
+            Err(error) => return give_up(format!("the message cannot be read: {error}")).await,
         };
-        let (mut pause, mut done) = (PAUSE.0, BTreeSet::new());
+        let (mut pause, mut done, mut refused) = (FIRST_PAUSE, BTreeSet::new(), Vec::new());
         let mut config = self.config.clone();
         loop {
             let target = config.borrow_and_update().settings.destinations.get(destination).cloned();
@@ -127,27 +198,29 @@ impl Notifier {
                 key: format!("{}-{id}", created_at.timestamp_millis()),
                 host: &self.host,
                 done: &mut done,
-                refused: Vec::new(),
+                refused: &mut refused,
             };
             let sent = match &target {
                 Some(target) => delivery.send(target, &self.clients).await,
-                None => Err("config.yaml has no such destination".to_owned()),
+                None => Err(format!(
+                    "unknown destination `{destination}`: add it to `notifications` in config.yaml"
+                )),
             };
             let error = match sent {
-                Ok(()) if delivery.refused.is_empty() => {
+                Ok(()) if refused.is_empty() => {
                     tracing::info!(
                         destination,
                         event = message.event,
                         job = message.job,
                         "message delivered"
                     );
-                    return self.ledger.message_delivered(destination.to_owned(), id).await;
+                    return self.ledger.record_delivery(destination.to_owned(), id).await;
                 }
-                Ok(()) => return given_up(delivery.refused.join("; ")).await,
+                Ok(()) => return give_up(refused.join("; ")).await,
                 Err(error) => error,
             };
             if self.clock.now() - created_at > TRIED_FOR {
-                return given_up(error).await;
+                return give_up(error).await;
             }
             tracing::warn!(
                 destination,
@@ -158,9 +231,9 @@ impl Notifier {
             );
             tokio::select! {
                 () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(PAUSE.1),
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
                 // The destination may have another address now.
-                changed = config.changed() => if changed.is_ok() { pause = PAUSE.0 } else {
+                changed = config.changed() => if changed.is_ok() { pause = FIRST_PAUSE } else {
                     tokio::time::sleep(pause).await;
                 },
             }

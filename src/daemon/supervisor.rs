@@ -18,6 +18,7 @@ mod slots;
 mod spans;
 mod status;
 mod tasks;
+mod told;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -40,6 +41,7 @@ use reload::Reloads;
 pub use reload::log_warnings;
 use retention::Pruning;
 use tasks::Tasks;
+use told::Told;
 
 /// Longest time between two looks at the clock. Neither a suspend nor a clock step may delay a
 /// schedule by more than 5 s (CRON-3).
@@ -70,6 +72,8 @@ pub struct Handle {
     pub commands: mpsc::Sender<Command>,
     /// The configuration in effect.
     pub config: watch::Receiver<Arc<Config>>,
+    /// When the daemon last did all that was due; `None` before the first time.
+    pub beat: watch::Receiver<Option<Instant>>,
 }
 
 /// The inputs of [`Supervisor::new`].
@@ -102,8 +106,7 @@ pub struct Supervisor {
     started_at: DateTime<Utc>,
     /// Set once the daemon stops: when to stop all runs that are still active.
     stopping: Option<Instant>,
-    /// The line that systemd was told last.
-    told: String,
+    told: Told,
 }
 
 impl Supervisor {
@@ -121,6 +124,7 @@ impl Supervisor {
         let (config, config_receiver) = watch::channel(parts.config.clone());
         let reloads = Reloads::new(&mut parts, now);
         let outcomes = pauses::last_outcomes(&mut parts).await;
+        let told = Told::new(parts.ledger.degraded_since().await?);
         let mut supervisor = Self {
             reloads,
             commands: receiver,
@@ -132,7 +136,7 @@ impl Supervisor {
             pruning: Pruning::default(),
             started_at: now,
             stopping: None,
-            told: String::new(),
+            told,
             parts,
         };
         supervisor.book.outcomes = outcomes;
@@ -147,7 +151,8 @@ impl Supervisor {
         supervisor.adopt_schedules(Claim::default(), now).await?;
         supervisor.parts.ledger.set_meta("started", now.timestamp_millis()).await?;
         supervisor.tell_of_left_runs().await;
-        Ok((supervisor, Handle { commands, config: config_receiver }))
+        let beat = supervisor.told.beat();
+        Ok((supervisor, Handle { commands, config: config_receiver, beat }))
     }
 
     /// Runs until it is stopped. When this returns, every run has ended.
@@ -240,7 +245,9 @@ impl Supervisor {
             self.act(Input::Tick).await;
             self.fill().await;
             self.prune_daily(now);
+            self.beat(now);
         }
+        self.tell_of_daemon(now).await;
     }
 
     /// Takes an input, and carries out what follows from it.

@@ -26,7 +26,10 @@ pub use event::{
     LiveEvent, PolicyDecision, PreflightItem,
 };
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
-pub use notice::{JobState, Message, NoticeEvent, NoticeEvents, NoticeRule, RunNotice, ToldState};
+pub use notice::{
+    DaemonEvent, DaemonRule, JobState, Message, NoticeEvent, NoticeEvents, NoticeRule, RunNotice,
+    ToldState,
+};
 pub use origin::{Epoch, Origin, OriginFields, Person, RunRequest, SlotKey, SlotTime, Trigger};
 pub use outcome::{Outcome, Stop, StopReason};
 pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};

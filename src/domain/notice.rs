@@ -1,8 +1,8 @@
 //! Notifications: what may be told of a job, the state that decides what is told, and the message.
 //!
 //! The state of a job follows its ended runs. `failed` and `status:VALUE` are told when the state is
-//! entered, and `recovered` when a state that was told is left, so that a job that says the same thing
-//! every quarter of an hour wakes nobody. *Source*: `docs/design/config.md`, "Notifications".
+//! entered, and `recovered` when a state that was told is left, so that a job whose state stays the
+//! same sends no further message. *Source*: `docs/design/config.md`, "Notifications".
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub enum NoticeEvent {
     Recovered,
     /// A run succeeded.
     Succeeded,
-    /// The state of the job is another one.
+    /// The state of the job has changed.
     Changed,
     /// A plan waits.
     Planned,
@@ -72,6 +72,37 @@ impl std::fmt::Display for NoticeEvent {
     }
 }
 
+/// Who is told which events of the daemon itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DaemonRule {
+    /// The name of the destination.
+    pub to: String,
+    pub on: Vec<DaemonEvent>,
+}
+
+/// An event of the daemon itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DaemonEvent {
+    /// `status` lists a problem.
+    Degraded,
+    /// `status` lists no problem any more.
+    Recovered,
+}
+
+impl DaemonEvent {
+    /// Every event of the daemon.
+    pub const ALL: &'static [Self] = &[Self::Degraded, Self::Recovered];
+
+    /// Returns the word of the event.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Degraded => "degraded",
+            Self::Recovered => "recovered",
+        }
+    }
+}
+
 /// Who is told which events of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoticeRule {
@@ -89,7 +120,7 @@ pub enum NoticeEvents {
 }
 
 impl NoticeRule {
-    fn lists(&self, event: &NoticeEvent) -> bool {
+    fn has_event(&self, event: &NoticeEvent) -> bool {
         match &self.on {
             NoticeEvents::Listed(events) => events.contains(event),
             NoticeEvents::EachRun => false,
@@ -115,7 +146,8 @@ pub struct RunNotice {
 pub struct Message {
     /// The word of the event; `started` for the start of a run, `test` for a test.
     pub event: String,
-    pub job: String,
+    /// The job; `None` for a message about the daemon, and for a test.
+    pub job: Option<String>,
     pub run_id: Option<String>,
     pub outcome: Option<Outcome>,
     pub verdict: Option<String>,
@@ -164,7 +196,7 @@ impl JobState {
                 None => "succeeded".to_owned(),
             },
             Outcome::Planned => {
-                for rule in rules.iter().filter(|rule| rule.lists(&NoticeEvent::Planned)) {
+                for rule in rules.iter().filter(|rule| rule.has_event(&NoticeEvent::Planned)) {
                     let message = run.message(&NoticeEvent::Planned.to_string(), None);
                     messages.push((rule.to.clone(), message));
                 }
@@ -189,11 +221,12 @@ impl JobState {
                 continue;
             }
             let own = NoticeEvent::parse(&state);
-            let is_listed =
-                own.as_ref().is_some_and(|own| *own != NoticeEvent::Succeeded && rule.lists(own));
+            let is_listed = own
+                .as_ref()
+                .is_some_and(|own| *own != NoticeEvent::Succeeded && rule.has_event(own));
             let earlier = told.get(&rule.to).filter(|earlier| earlier.state != state).cloned();
-            // Another verdict does not end a failure that was told, and a failure says nothing about
-            // the verdict.
+            // A success ends each other state. A failure does not end a verdict, because it says
+            // nothing about the verdict.
             let is_over = earlier.is_some() && state != FAILED;
             if is_over {
                 told.remove(&rule.to);
@@ -202,14 +235,14 @@ impl JobState {
                 tell(own, None);
                 told.insert(rule.to.clone(), ToldState { state: state.clone(), since: run.at });
             } else if let Some(earlier) = earlier.filter(|_| is_over)
-                && rule.lists(&NoticeEvent::Recovered)
+                && rule.has_event(&NoticeEvent::Recovered)
             {
                 tell(&NoticeEvent::Recovered, Some(earlier.since));
             }
-            if has_changed && rule.lists(&NoticeEvent::Changed) {
+            if has_changed && rule.has_event(&NoticeEvent::Changed) {
                 tell(&NoticeEvent::Changed, None);
             }
-            if run.outcome == Outcome::Succeeded && rule.lists(&NoticeEvent::Succeeded) {
+            if run.outcome == Outcome::Succeeded && rule.has_event(&NoticeEvent::Succeeded) {
                 tell(&NoticeEvent::Succeeded, None);
             }
         }
@@ -242,7 +275,7 @@ impl RunNotice {
         };
         Message {
             event: event.to_owned(),
-            job: job.to_string(),
+            job: Some(job.to_string()),
             run_id: Some(self.run_id.clone()),
             outcome: Some(self.outcome),
             verdict: self.verdict.clone(),

@@ -16,14 +16,15 @@ use crate::domain::{
 };
 use crate::text::escape::one_line;
 use crate::text::redact::Redactor;
+use crate::text::truncate::shorten;
 
 /// Limit of the characters of a cause.
-const CAUSE: usize = 300;
+const CAUSE_CHARACTERS: usize = 300;
 
 /// Limit of the characters of a verdict.
-const VERDICT: usize = 100;
+const VERDICT_CHARACTERS: usize = 100;
 
-/// The end of a run whose record tells it.
+/// The facts about the end of a run, from its `session_end` or from the summary of its record.
 struct RecordedOutcome<'a> {
     outcome: Outcome,
     stop_reason: StopReason,
@@ -50,7 +51,7 @@ pub fn notice_of_recovered(
     end: &SessionEnd,
     at: DateTime<Utc>,
 ) -> Option<RunNotice> {
-    Some(notice(run_id, told_job(history)?, &of_end(end), at))
+    Some(notice(run_id, find_job_to_notify(history)?, &of_end(end), at))
 }
 
 /// Returns the notice of a run whose record has its end; `None` for a run that is not told of.
@@ -68,11 +69,11 @@ pub fn notice_of_record(
         error: row.error.as_deref(),
         result: row.result.as_ref(),
     };
-    Some(notice(run_id, told_job(history)?, &end, history.last_at.unwrap_or(now)))
+    Some(notice(run_id, find_job_to_notify(history)?, &end, history.last_at.unwrap_or(now)))
 }
 
 /// Returns the job of a run, unless a person watched the run or it applied a plan.
-fn told_job(history: &RunHistory) -> Option<JobName> {
+fn find_job_to_notify(history: &RunHistory) -> Option<JobName> {
     let start = &history.start;
     let is_told = !start.interactive && start.plan_id.is_none();
     JobName::parse(&start.job).ok().filter(|_| is_told)
@@ -101,22 +102,18 @@ fn notice(run_id: &RunId, job: JobName, end: &RecordedOutcome<'_>, at: DateTime<
         job,
         outcome: end.outcome,
         stop_reason: end.stop_reason,
-        verdict: end.verdict.map(|verdict| shortened(verdict, VERDICT)),
-        cause: shortened(cause, CAUSE),
+        verdict: end.verdict.map(|verdict| line(verdict, VERDICT_CHARACTERS)),
+        cause: line(cause, CAUSE_CHARACTERS),
         at,
     }
 }
 
 /// Returns a text as one line of at most `most` characters. It comes from a model or a tool.
-fn shortened(text: &str, most: usize) -> String {
-    let line = one_line(text.trim());
-    match line.char_indices().nth(most) {
-        Some((at, _)) => format!("{}…", line.get(..at).unwrap_or(&line)),
-        None => line,
-    }
+fn line(text: &str, most: usize) -> String {
+    shorten(&one_line(text.trim()), most)
 }
 
-/// Tells of what happens in a run, at once.
+/// Adds messages about events during a run.
 #[derive(Clone)]
 pub(super) struct Notices {
     pub(super) spec: RunSpec,
@@ -169,12 +166,12 @@ impl Notices {
     ) {
         let Self { spec, host, redactor } = self;
         let rules = spec.job.notify.iter().filter(|rule| spec.is_told() && listed(&rule.on));
-        let summary = format!("{} {}", spec.job.name, shortened(&redactor.text(what), CAUSE));
+        let summary = format!("{} {}", spec.job.name, line(&redactor.text(what), CAUSE_CHARACTERS));
         let messages: Vec<(String, Message)> = rules
             .map(|rule| {
                 let message = Message {
                     event: event.to_owned(),
-                    job: spec.job.name.to_string(),
+                    job: Some(spec.job.name.to_string()),
                     run_id: Some(spec.run_id.to_string()),
                     outcome: None,
                     verdict: None,

@@ -109,20 +109,22 @@ impl Api {
         report.approvals = Some(self.approvals.waiting().len());
         // Not in the writer of the ledger: the status must not wait for a disk that does not answer.
         let root = self.state.root().to_path_buf();
-        let learned = HostWork::of("").run_within(FILES, move || Learned::read_file(&root)).await;
-        report.refused_parameters = learned
-            .ok()
-            .and_then(Result::ok)
-            .map(|learned| refused_parameters(&self.handle.config.borrow(), &learned));
-        let undelivered = async {
-            let ledger = self.host.ledger.get().await?;
-            ledger.read(|reader| reader.undelivered()).await
-        };
-        match tokio::time::timeout(FILES, undelivered).await {
-            Ok(Ok(undelivered)) => report.degraded.extend(undelivered_problems(undelivered)),
-            Ok(Err(error)) => report.degraded.push(format!("the ledger cannot be read: {error}")),
-            // The outbox reports a disk that gives no answer.
-            Err(_) => {}
+        let host_work = HostWork::of("");
+        let read = host_work.run_within(FILES, move || {
+            let undelivered = Ledger::read_file(&root, |reader| reader.undelivered());
+            (Learned::read_file(&root), undelivered)
+        });
+        // The outbox reports a disk that gives no answer.
+        if let Ok((learned, undelivered)) = read.await {
+            report.refused_parameters = learned
+                .ok()
+                .map(|learned| refused_parameters(&self.handle.config.borrow(), &learned));
+            report.degraded.extend(match undelivered {
+                Ok(undelivered) => undelivered_problems(undelivered.unwrap_or_default()),
+                Err(error) => {
+                    vec![format!("the messages that were not delivered are unknown: {error}")]
+                }
+            });
         }
         let disk = self.disk.clone();
         let loaded = HostWork::of("").run_within(FILES, move || disk()).await.ok();

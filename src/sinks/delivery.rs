@@ -20,6 +20,7 @@ use crate::config::Destination;
 use crate::domain::Message;
 use crate::provider::HttpClients;
 use crate::text::escape::one_line;
+use crate::text::truncate::shorten;
 
 /// Timeout of one delivery.
 const TIMEOUT: Duration = Duration::from_secs(20);
@@ -27,10 +28,13 @@ const TIMEOUT: Duration = Duration::from_secs(20);
 /// Bytes of a response that an error quotes. Further bytes are not read.
 const QUOTED_BYTES: usize = 500;
 
-/// Limit of the characters of a subject.
-const SUBJECT: usize = 200;
+/// Limit of the characters of a summary for PagerDuty, which takes 1,024.
+const SUMMARY_CHARACTERS: usize = 1000;
 
-/// A message on its way.
+/// Limit of the characters of a subject.
+const SUBJECT_CHARACTERS: usize = 200;
+
+/// The delivery of one message.
 #[derive(Debug)]
 pub struct Delivery<'a> {
     pub message: &'a Message,
@@ -40,8 +44,8 @@ pub struct Delivery<'a> {
     pub host: &'a str,
     /// The recipients whose e-mail was accepted or refused for good.
     pub done: &'a mut BTreeSet<String>,
-    /// Why recipients were refused for good.
-    pub refused: Vec<String>,
+    /// Why recipients were refused for good, in all attempts.
+    pub refused: &'a mut Vec<String>,
 }
 
 impl Delivery<'_> {
@@ -125,19 +129,24 @@ impl Delivery<'_> {
     /// resolves.
     fn incident(&self, routing_key: &str) -> Value {
         let Message { event, job, run_id, summary, command, at, .. } = self.message;
-        let is_state = event == "failed" || event.starts_with("status:");
-        let incident = format!("dutyd/{}/{job}", self.host);
+        let is_state =
+            matches!(event.as_str(), "failed" | "degraded") || event.starts_with("status:");
+        let incident = match job {
+            Some(job) => format!("dutyd/{}/{job}", self.host),
+            None => format!("dutyd/{}", self.host),
+        };
         if event == "recovered" {
             return json!({"routing_key": routing_key, "event_action": "resolve", "dedup_key": incident});
         }
         let key = match run_id {
             Some(run_id) if !is_state => format!("{incident}/{run_id}/{event}"),
-            _ => incident,
+            None if !is_state => format!("{incident}/{event}"),
+            Some(_) | None => incident,
         };
         json!({
             "routing_key": routing_key, "event_action": "trigger", "dedup_key": key,
             "payload": {
-                "summary": shortened(summary, 1000), "source": self.host, "component": job,
+                "summary": shorten(summary, SUMMARY_CHARACTERS), "source": self.host, "component": job,
                 "severity": if is_state { "critical" } else { "info" }, "timestamp": at,
                 "custom_details": {"command": command, "run_id": run_id},
             },
@@ -154,9 +163,11 @@ impl Delivery<'_> {
             .build();
         let from: Mailbox = from.parse().map_err(|error| shown(&error))?;
         let Message { summary, command, at, event, job, .. } = self.message;
-        let subject = shortened(&one_line(&format!("[dutyd {}] {summary}", self.host)), SUBJECT);
+        let subject =
+            shorten(&one_line(&format!("[dutyd {}] {summary}", self.host)), SUBJECT_CHARACTERS);
+        let job = job.as_ref().map(|job| format!("Job:   {job}\n")).unwrap_or_default();
         let body = format!(
-            "{summary}\n\nJob:   {job}\nEvent: {event}\nTime:  {}\nHost:  {}\n\nMore:  {command}\n",
+            "{summary}\n\n{job}Event: {event}\nTime:  {}\nHost:  {}\n\nMore:  {command}\n",
             at.format("%Y-%m-%d %H:%M:%S UTC"),
             self.host,
         );
@@ -246,13 +257,6 @@ fn ping_address(url: &Url, event: &str) -> Url {
     url
 }
 
-fn shortened(text: &str, most: usize) -> String {
-    match text.char_indices().nth(most) {
-        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or(text)),
-        None => text.to_owned(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -260,7 +264,7 @@ mod tests {
     fn message(event: &str) -> Message {
         Message {
             event: event.to_owned(),
-            job: "web".into(),
+            job: Some("web".into()),
             run_id: Some("r1".into()),
             outcome: None,
             verdict: None,
@@ -273,8 +277,15 @@ mod tests {
     fn incident(event: &str) -> Value {
         let (message, mut done) = (message(event), BTreeSet::new());
         let key = "k".to_owned();
-        let refused = Vec::new();
-        Delivery { message: &message, key, host: "web1", done: &mut done, refused }.incident("K")
+        let mut refused = Vec::new();
+        let delivery = Delivery {
+            message: &message,
+            key,
+            host: "web1",
+            done: &mut done,
+            refused: &mut refused,
+        };
+        delivery.incident("K")
     }
 
     #[test]

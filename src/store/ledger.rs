@@ -84,7 +84,7 @@ impl Ledger {
     }
 
     /// Notes that messages may have been added.
-    pub(super) fn messages_added(&self) {
+    pub(super) fn wake_notifier(&self) {
         self.added.notify_one();
     }
 

@@ -3,7 +3,8 @@
 //!
 //! The end of a record leaves a notice, in the same transaction. The decision about the run (its slot
 //! closes, or its next attempt waits) takes the notice, moves the state of the job and adds the
-//! messages, in one transaction too. So a crash in between tells of a run neither twice nor never.
+//! messages, in one transaction too. So a crash in between neither
+//! repeats nor loses the messages about a run.
 
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
@@ -13,6 +14,9 @@ use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
 use super::slot_rows::{run_id_of, time};
 use crate::domain::{JobState, Message, NoticeRule, RunId, RunNotice};
+
+/// The name in `meta` of the time since when the daemon is degraded, in milliseconds; 0 if it is not.
+const DEGRADED: &str = "degraded_since";
 
 /// A message that waits for delivery.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -36,7 +40,7 @@ pub struct Undelivered {
 }
 
 /// A run that is not told yet, with its notice if that can be read.
-type UntoldRun = (RunId, Result<RunNotice, serde_json::Error>);
+type PendingNotice = (RunId, Result<RunNotice, serde_json::Error>);
 
 impl Ledger {
     /// Adds messages, each for the destination of this name.
@@ -47,11 +51,40 @@ impl Ledger {
             return Ok(());
         }
         let written = self.write(move |transaction| insert(transaction, &messages)).await;
-        self.messages_added();
+        self.wake_notifier();
         written
     }
 
-    /// Tells of the runs that have left a notice and that no decision is about any more. `rules` returns
+    /// Returns since when destinations were told that the daemon is degraded; `None` if they were not.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn degraded_since(&self) -> Result<Option<DateTime<Utc>>, DbError> {
+        let since = self.read(|reader| reader.meta(DEGRADED)).await?;
+        Ok(since.filter(|since| *since > 0).and_then(DateTime::from_timestamp_millis))
+    }
+
+    /// Keeps since when the daemon is degraded, or that it is not, and adds the messages about it.
+    ///
+    /// *Errors*: [`DbError`]; nothing is then kept.
+    pub async fn tell_of_daemon(
+        &self,
+        degraded_since: Option<DateTime<Utc>>,
+        messages: Vec<(String, Message)>,
+    ) -> Result<(), DbError> {
+        let since = degraded_since.map_or(0, |since| since.timestamp_millis());
+        let written = self
+            .write(move |transaction| {
+                transaction
+                    .prepare_cached("INSERT OR REPLACE INTO meta VALUES (?1, ?2)")?
+                    .execute(params![DEGRADED, since])?;
+                insert(transaction, &messages)
+            })
+            .await;
+        self.wake_notifier();
+        written
+    }
+
+    /// Adds the messages about runs whose notice is left although no decision about them is pending. `rules` returns
     /// who is told what of a job, and `None` for a run about which a decision is still to come.
     ///
     /// *Errors*: [`DbError`].
@@ -76,14 +109,14 @@ impl Ledger {
                 left.iter().try_for_each(|(run_id, rules)| tell_of_run(transaction, run_id, rules))
             })
             .await;
-        self.messages_added();
+        self.wake_notifier();
         written
     }
 
-    /// Removes a message that was delivered, and what its destination did not get before.
+    /// Removes a delivered message and resets the count of messages that its destination did not get.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn message_delivered(&self, destination: String, id: i64) -> Result<(), DbError> {
+    pub async fn record_delivery(&self, destination: String, id: i64) -> Result<(), DbError> {
         self.write(move |transaction| {
             remove(transaction, id)?;
             transaction
@@ -97,7 +130,7 @@ impl Ledger {
     /// Gives a message up, and counts it for its destination.
     ///
     /// *Errors*: [`DbError`].
-    pub async fn message_undelivered(
+    pub async fn give_up_message(
         &self,
         destination: String,
         id: i64,
@@ -122,7 +155,7 @@ impl LedgerReader<'_> {
     /// Returns the notices of runs that are not told yet.
     ///
     /// *Errors*: SQLite's; the id of a run cannot be read.
-    fn run_notices(&self) -> rusqlite::Result<Vec<UntoldRun>> {
+    fn run_notices(&self) -> rusqlite::Result<Vec<PendingNotice>> {
         let mut query = self
             .connection()
             .prepare_cached("SELECT run_id, notice FROM run_notices ORDER BY run_id")?;
@@ -158,7 +191,7 @@ impl LedgerReader<'_> {
         query.query_map([], |row| row.get(0))?.collect()
     }
 
-    /// Returns what destinations did not get.
+    /// Returns the number of messages that each destination did not get, with the last reason.
     ///
     /// *Errors*: SQLite's.
     pub fn undelivered(&self) -> rusqlite::Result<Vec<Undelivered>> {
@@ -214,9 +247,9 @@ pub(super) fn tell_of_run(
     let Some(notice) = notice else { return Ok(()) };
     let notice: RunNotice = match serde_json::from_str(&notice) {
         Ok(notice) => notice,
-        // The end of the run must be written even if nobody can be told of it.
+        // The end of the run must be written even if its notice cannot be read.
         Err(error) => {
-            tracing::error!(%run_id, %error, "the notice of a run cannot be read; nobody is told of the run");
+            tracing::error!(%run_id, %error, "failed to read the notice of a run; no notification is sent");
             return Ok(());
         }
     };
@@ -334,7 +367,7 @@ mod tests {
         let message = ledger.read(|reader| reader.next_message("ops")).await.unwrap().unwrap();
         assert_eq!(message.message.unwrap().event, "failed");
         assert_eq!(ledger.read(|r| r.waiting_destinations()).await.unwrap(), ["ops"]);
-        ledger.message_delivered("ops".into(), message.id).await.unwrap();
+        ledger.record_delivery("ops".into(), message.id).await.unwrap();
         assert_eq!(waiting(&ledger).await, 0);
         keep_end(&ledger, 2).await;
         ledger.end_run(end(2), now).await.unwrap();
@@ -355,7 +388,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_notice_or_a_state_that_cannot_be_read_holds_no_end_up() {
+    async fn an_unreadable_notice_or_state_does_not_hold_up_the_end_of_a_run() {
         let temp = tempfile::tempdir().unwrap();
         let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
         let now = DateTime::from_timestamp(61, 0).unwrap();
@@ -375,7 +408,7 @@ mod tests {
         let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
         let now = DateTime::from_timestamp(61, 0).unwrap();
         for nth in 1..=2 {
-            ledger.message_undelivered("ops".into(), nth, format!("e{nth}"), now).await.unwrap();
+            ledger.give_up_message("ops".into(), nth, format!("e{nth}"), now).await.unwrap();
         }
         let undelivered = ledger.read(|reader| reader.undelivered()).await.unwrap();
         assert_eq!((undelivered[0].count, undelivered[0].reason.as_str()), (2, "e2"));

@@ -73,7 +73,7 @@ impl Ledger {
             }
         });
         let paused = ended.await?;
-        self.messages_added();
+        self.wake_notifier();
         Ok(paused)
     }
 }

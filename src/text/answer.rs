@@ -39,7 +39,7 @@ pub(crate) enum NoValue {
 pub(crate) fn json_value(text: &str) -> Result<Value, NoValue> {
     let text = text.trim();
     check_size(text)?;
-    let whole = without_fence(text);
+    let whole = strip_fence(text);
     let problem = match parse(whole) {
         Ok(value) => return Ok(value),
         Err(problem) => problem,
@@ -60,7 +60,7 @@ pub(crate) fn json_value(text: &str) -> Result<Value, NoValue> {
 pub(crate) fn whole_object(text: &str) -> Option<Map<String, Value>> {
     let text = text.trim();
     check_size(text).ok()?;
-    match parse(without_fence(text)) {
+    match parse(strip_fence(text)) {
         Ok(Value::Object(object)) => Some(object),
         _ => None,
     }
@@ -86,7 +86,7 @@ fn is_meant_as_value(text: &str) -> bool {
 }
 
 /// Removes the code fence around a whole text.
-fn without_fence(text: &str) -> &str {
+fn strip_fence(text: &str) -> &str {
     let inner = text.strip_prefix("```").and_then(|rest| rest.strip_suffix("```"));
     // The first line of a fence names the language. Another fence inside belongs to prose.
     let inner =
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_one_value_is_refused() {
+    fn an_answer_without_exactly_one_value_is_refused() {
         let problem = |text: &str| json_value(text).unwrap_err().to_string();
         assert_eq!(json_value("all is well"), Err(NoValue::Missing));
         assert_eq!(json_value(""), Err(NoValue::Missing));

@@ -296,6 +296,14 @@ fn cut_lines(text: &str, view: ViewLimit, whole: &str) -> (String, usize) {
     (joined(&head.join("\n"), &marker, &tail.join("\n"), "\n"), removed)
 }
 
+/// Returns a text of at most `most` characters, with an ellipsis for the rest.
+pub(crate) fn shorten(text: &str, most: usize) -> String {
+    match text.char_indices().nth(most) {
+        Some((at, _)) => format!("{}…", text.get(..at).unwrap_or(text)),
+        None => text.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -299,7 +299,7 @@ sys.stdin.read()
 "#;
 
 #[test]
-fn a_refused_recipient_does_not_cost_the_others_their_mail() {
+fn the_other_recipients_get_their_mail_if_one_is_refused() {
     let mut server = Command::new("/usr/bin/python3")
         .args(["-c", SMTP])
         .stdin(Stdio::piped())
@@ -340,4 +340,17 @@ fn a_refused_recipient_does_not_cost_the_others_their_mail() {
     let subject = mails[0]["subject"].as_str().unwrap();
     assert!(subject.contains("j reports ok"), "{subject}");
     assert!(mails[0]["body"].as_str().unwrap().contains("dutyd show "), "{mails:?}");
+}
+
+#[test]
+fn the_heart_beats_as_long_as_the_daemon_does_what_is_due() {
+    let receiver = Receiver::new();
+    let alive = format!("  alive: {{type: ping, url: '{}'}}\n", receiver.url("/alive"));
+    let place = place(&alive, "[]");
+    let config = std::fs::read_to_string(place.config().join("config.yaml")).unwrap();
+    place.write("config.yaml", &format!("{config}heartbeat: {{to: alive, every: 10s}}\n"));
+    let daemon = place.serve();
+    wait_until(|| receiver.at("/alive").len() >= 2, || place.log());
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
 }

@@ -82,7 +82,7 @@ const VERIFY: &str = "    verify:
 ";
 
 #[test]
-fn a_run_whose_check_fails_is_not_green_although_its_model_claims_success() {
+fn a_run_whose_check_fails_is_failed_although_its_model_claims_success() {
     let place = place(VERIFY, "[{say: All is well}]");
     set(&place, "web 2/3\n");
     let (code, row, events) = run(&place);
@@ -197,7 +197,7 @@ fn an_answer_is_data_and_its_status_is_the_verdict() {
 }
 
 #[test]
-fn without_a_schema_two_keys_with_the_same_name_are_no_verdict() {
+fn without_a_schema_an_answer_with_a_duplicate_key_has_no_verdict() {
     let place = place("", "[{say: '{\"status\": \"critical\", \"status\": \"ok\"}'}]");
     let (code, row, _) = run(&place);
     assert_eq!((code, &row["verdict"]), (0, &Value::Null));

@@ -17,7 +17,7 @@ const OUTPUT_SCHEMA: &str = "output_schema";
 const VERIFY: &str = "verify";
 
 /// Tells whether a correction with this reason in `user_input` is about an answer, not about a call.
-pub(in crate::agent) fn corrects_answer(reason: &str) -> bool {
+pub(in crate::agent) fn is_answer_correction(reason: &str) -> bool {
     let is_fault = AnswerFault::ALL.iter().any(|fault| fault.as_str() == reason);
     is_fault || matches!(reason, OUTPUT_SCHEMA | VERIFY)
 }
@@ -76,7 +76,7 @@ impl Machine {
             return self.end(StopReason::VerifyFailed, Some(told.join("; ")), events);
         }
         let mut text = format!(
-            "{} of {} checks of the result failed. Find the cause, mend what your task covers, and give the final answer again. The checks that failed:",
+            "{} of {} checks failed. Find the cause, fix it if it is within your task, and give the final answer again. Failed checks:",
             failed.len(),
             checks.len()
         );

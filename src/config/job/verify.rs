@@ -7,7 +7,7 @@ use super::{DeclaredCall, JobChecker};
 use crate::config::expect::Expect;
 use crate::config::raw::RawJob;
 
-/// A check.
+/// A read call, and the result that it must have.
 #[derive(Debug, Clone)]
 pub struct VerifyStep {
     pub call: DeclaredCall,

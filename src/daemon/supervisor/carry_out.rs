@@ -139,8 +139,8 @@ impl Supervisor {
         self.fill().await;
     }
 
-    /// Tells of the runs that have ended and about which nothing is left to decide, such as a manual run
-    /// that recovery has ended.
+    /// Adds the messages about ended runs that need no further decision, such as a manual run that
+    /// recovery has ended.
     pub(super) async fn tell_of_left_runs(&self) {
         let config = self.config.borrow().clone();
         let rules = |notice: &RunNotice| {
@@ -150,7 +150,7 @@ impl Supervisor {
             (!is_open).then(|| job.map(|job| job.notify.clone()).unwrap_or_default())
         };
         if let Err(error) = self.parts.ledger.tell_of_left_runs(rules).await {
-            tracing::error!(%error, "failed to tell of runs that ended earlier; the next start does");
+            tracing::error!(%error, "failed to add the messages about runs that ended earlier; the next start tries again");
         }
     }
 

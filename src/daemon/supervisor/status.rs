@@ -19,9 +19,9 @@ impl Supervisor {
     /// Sends the line if it has changed. Without systemd, nothing is sent.
     pub(super) fn tell_systemd(&mut self) {
         let line = self.notice();
-        if line != self.told {
+        if line != self.told.line {
             let _ = sd_notify::notify(&[NotifyState::Status(&line)]);
-            self.told = line;
+            self.told.line = line;
         }
     }
 

@@ -1249,3 +1249,59 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 3, backoff: 10m}, 
     let begins_at = bench.attempts().remove(0).0;
     assert_eq!(begins_at, at("2026-05-04T01:10:00Z"));
 }
+
+/// Returns the events of the messages that wait, oldest first.
+async fn waiting_events(supervisor: &Supervisor) -> Vec<String> {
+    let mut events = Vec::new();
+    while let Some(next) =
+        supervisor.parts.ledger.read(|reader| reader.next_message("ops")).await.unwrap()
+    {
+        events.push(next.message.unwrap().event);
+        supervisor.parts.ledger.record_delivery("ops".into(), next.id).await.unwrap();
+    }
+    events
+}
+
+#[tokio::test]
+async fn a_problem_of_the_daemon_is_told_once_it_has_lasted_and_once_it_is_over() {
+    let temp = Arc::new(tempfile::tempdir().unwrap());
+    let mut bench = bench("version: 1\njobs: []\n", "2026-11-26T03:00:00Z", temp.clone()).await;
+    let mut config = Config::clone(&bench.supervisor.config.borrow());
+    let on = crate::domain::DaemonEvent::ALL.to_vec();
+    config.settings.notify = vec![crate::domain::DaemonRule { to: "ops".into(), on }];
+    bench.supervisor.config.send_replace(Arc::new(config.clone()));
+    let problem = || vec!["the search path is gone".to_owned()];
+    let mut told = Vec::new();
+    for (minute, problems) in [
+        (0, problem()),
+        (0, Vec::new()),
+        (1, problem()),
+        (2, problem()),
+        (3, problem()),
+        (4, Vec::new()),
+        (6, Vec::new()),
+        (7, Vec::new()),
+    ] {
+        bench.supervisor.parts.recovered.problems = problems;
+        let now = at(&format!("2026-11-26T03:0{minute}:00Z"));
+        bench.supervisor.tell_of_daemon(now).await;
+        told.extend(waiting_events(&bench.supervisor).await.into_iter().map(|e| (minute, e)));
+    }
+    let told: Vec<_> = told.iter().map(|(minute, event)| (*minute, event.as_str())).collect();
+    assert_eq!(told, [(2, "degraded"), (6, "recovered")]);
+    // A restart does not forget what was told.
+    bench.supervisor.parts.recovered.problems = problem();
+    for minute in [8, 9] {
+        let now = at(&format!("2026-11-26T03:0{minute}:00Z"));
+        bench.supervisor.tell_of_daemon(now).await;
+    }
+    assert_eq!(waiting_events(&bench.supervisor).await, ["degraded"]);
+    drop(bench);
+    let mut bench = self::bench("version: 1\njobs: []\n", "2026-11-26T03:10:00Z", temp).await;
+    bench.supervisor.config.send_replace(Arc::new(config));
+    for minute in [10, 12] {
+        let now = at(&format!("2026-11-26T03:{minute}:00Z"));
+        bench.supervisor.tell_of_daemon(now).await;
+    }
+    assert_eq!(waiting_events(&bench.supervisor).await, ["recovered"]);
+}
