@@ -56,8 +56,9 @@ pub(crate) async fn notify(context: &Context, args: &NotifyArgs) -> Result<ExitC
         Ok(()) => {
             Err(CliError::failed(format!("`{name}` took the test message in part: {refused}")))
         }
-        Err(error) => {
-            Err(CliError::failed(format!("`{name}` did not take the test message: {error}")))
-        }
+        Err(error) => Err(CliError::failed(format!(
+            "`{name}` did not take the test message: {}",
+            error.reason
+        ))),
     }
 }

@@ -377,6 +377,18 @@ pub(crate) fn notice_rules(
                         }
                     }
                 }
+                let is_state = |event: &NoticeEvent| {
+                    matches!(event, NoticeEvent::Failed | NoticeEvent::Status(_))
+                };
+                if words.is_empty() {
+                    diagnostics.error(
+                        &format!("{here}/on"),
+                        "`on` lists no event, so nothing would be sent",
+                    );
+                } else if events.contains(&NoticeEvent::Recovered) && !events.iter().any(is_state) {
+                    let message = "`recovered` is sent only after `failed` or `status:VALUE`: list one of them as well";
+                    diagnostics.error(&format!("{here}/on"), message);
+                }
                 NoticeEvents::Listed(events)
             }
         };

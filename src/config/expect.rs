@@ -6,6 +6,7 @@ use jsonschema::Validator;
 use regex::Regex;
 use serde_json::Value;
 
+use super::json_schema::compile;
 use super::raw::RawExpect;
 use crate::argv::Diagnostics;
 
@@ -32,17 +33,7 @@ impl Expect {
         let (matches, not_matches) =
             (regex("matches", &raw.matches), regex("not_matches", &raw.not_matches));
         let json_schema = raw.json_schema.as_ref().and_then(|schema| {
-            let schema = Value::Object(schema.clone());
-            let compiled = jsonschema::validator_for(&schema);
-            let message =
-                |error: jsonschema::ValidationError<'_>| format!("invalid schema: {error}");
-            match compiled.map_err(message) {
-                Ok(validator) => Some(Arc::new(validator)),
-                Err(message) => {
-                    diagnostics.error(&format!("{pointer}/json_schema"), message);
-                    None
-                }
-            }
+            compile(schema, &format!("{pointer}/json_schema"), diagnostics).map(Arc::new)
         });
         Self { exit_code: raw.exit_code, matches, not_matches, json_schema }
     }
@@ -78,9 +69,11 @@ impl Expect {
             Err(error) => Some(format!("the output is not JSON: {error}")),
             Ok(value) => {
                 let error = schema.iter_errors(&value).next()?;
-                let at = error.instance_path().to_string();
-                let place = if at.is_empty() { String::new() } else { format!(" at `{at}`") };
-                Some(format!("the output does not match `json_schema`{place}: {error}"))
+                // The value comes from a tool, and so do the names in it.
+                Some(format!(
+                    "the output does not match `json_schema` at `{}`",
+                    error.schema_path()
+                ))
             }
         }
     }

@@ -4,6 +4,7 @@ mod check;
 mod declared_call;
 mod limits;
 mod lists;
+mod notify;
 mod precheck;
 mod slots;
 mod verify;
@@ -333,6 +334,7 @@ impl Job {
         let precheck = check.precheck(raw.precheck.as_ref(), &vars);
         let verify = check.verify(raw, &vars);
         let notify = check.notify(raw);
+        check.verdicts(raw, &notify);
         let output_schema = raw.output_schema.as_ref().and_then(|schema| {
             OutputSchema::compile(schema, "/output_schema", &mut check.diagnostics)
         });

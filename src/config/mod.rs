@@ -19,6 +19,7 @@ mod files;
 mod host_zone;
 mod interpolate;
 mod job;
+mod json_schema;
 mod launch;
 mod links;
 mod load;

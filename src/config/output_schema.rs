@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use jsonschema::{PatternOptions, Validator};
+use jsonschema::Validator;
 use serde_json::{Map, Value};
 
-use crate::argv::{Diagnostics, check_subschemas};
+use super::json_schema::compile;
+use crate::argv::Diagnostics;
 use crate::text::answer::json_value;
 use crate::text::escape::for_terminal;
 use crate::text::truncate::shorten;
@@ -26,32 +27,14 @@ pub struct OutputSchema {
 impl OutputSchema {
     /// Compiles a schema; `pointer` is its place in the job.
     ///
-    /// *Errors*: added to `diagnostics`: an invalid schema, a reference to another document, a pattern
-    /// that does not run in linear time, and keywords that no value satisfies.
+    /// *Errors*: added to `diagnostics`, as [`compile`] describes.
     pub(crate) fn compile(
         schema: &Map<String, Value>,
         pointer: &str,
         diagnostics: &mut Diagnostics,
     ) -> Option<Self> {
-        let errors = check_subschemas(schema, pointer);
-        if !errors.is_empty() {
-            diagnostics.errors.extend(errors);
-            return None;
-        }
-        let schema = Value::Object(schema.clone());
-        let compiled = jsonschema::options()
-            .with_pattern_options(PatternOptions::regex())
-            .should_validate_formats(true)
-            .build(&schema);
-        match compiled {
-            Ok(validator) => {
-                Some(Self { schema: Arc::new(schema), validator: Arc::new(validator) })
-            }
-            Err(error) => {
-                diagnostics.error(pointer, format!("invalid schema: {error}"));
-                None
-            }
-        }
+        let validator = Arc::new(compile(schema, pointer, diagnostics)?);
+        Some(Self { schema: Arc::new(Value::Object(schema.clone())), validator })
     }
 
     /// Returns the schema as the operator wrote it.
@@ -99,7 +82,10 @@ mod tests {
             Some(compiled) => Ok(compiled),
             None => {
                 let errors = diagnostics.errors.into_iter();
-                Err(errors.map(|error| (error.pointer, error.message)).collect())
+                let text = |error: crate::argv::Diagnostic| {
+                    format!("{} {}", error.message, error.hint.unwrap_or_default())
+                };
+                Err(errors.map(|error| (error.pointer.clone(), text(error))).collect())
             }
         }
     }
@@ -134,7 +120,7 @@ mod tests {
                 "/output_schema/items/$ref",
                 "itself",
             ),
-            (json!({"not": {"$ref": "file:///etc/passwd"}}), "/output_schema", "invalid schema"),
+            (json!({"not": {"$ref": "file:///etc/passwd"}}), "/output_schema/not/$ref", "itself"),
             (json!({"type": "string", "pattern": "(?=a)b"}), "/output_schema/pattern", "linear"),
             (
                 json!({"properties": {"a": {"enum": []}}}),

@@ -18,7 +18,7 @@ use crate::config::{Config, Destination};
 use crate::domain::Message;
 use crate::provider::HttpClients;
 use crate::sinks::Delivery;
-use crate::store::{DbError, Ledger, WaitingMessage};
+use crate::store::{Ledger, WaitingMessage};
 
 /// The first pause between two attempts to deliver a message; each later one is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_secs(5);
@@ -31,6 +31,9 @@ const BEAT: Duration = Duration::from_secs(60);
 
 /// How long the stop of the daemon waits for deliveries that are under way.
 const GRACE: Duration = Duration::from_secs(5);
+
+/// The number of attempts that each message gets, however old it is.
+const LEAST_ATTEMPTS: u32 = 6;
 
 /// How long delivery of a message is tried.
 const TRIED_FOR: TimeDelta = TimeDelta::hours(24);
@@ -56,6 +59,7 @@ impl Notifier {
         let mut workers: JoinSet<String> = JoinSet::new();
         let mut busy: BTreeSet<String> = BTreeSet::new();
         loop {
+            let mut is_read = true;
             match self.ledger.read(|reader| reader.waiting_destinations()).await {
                 Ok(waiting) => {
                     for destination in waiting {
@@ -65,10 +69,14 @@ impl Notifier {
                         }
                     }
                 }
-                Err(error) => tracing::error!(%error, "failed to read the messages that wait"),
+                Err(error) => {
+                    tracing::error!(%error, "failed to read the messages that wait");
+                    is_read = false;
+                }
             }
             tokio::select! {
                 () = stop.cancelled() => break,
+                () = tokio::time::sleep(FIRST_PAUSE), if !is_read => {}
                 () = self.ledger.await_messages() => {}
                 // A message may have been added after the worker looked for the last time.
                 Some(ended) = workers.join_next(), if !workers.is_empty() => match ended {
@@ -81,10 +89,10 @@ impl Notifier {
                 },
             }
         }
-        let _ = heart.await;
         // A message that was sent and not recorded would be sent again.
         let ended = async { while workers.join_next().await.is_some() {} };
         let _ = tokio::time::timeout(GRACE, ended).await;
+        let _ = heart.await;
         workers.shutdown().await;
     }
 
@@ -107,7 +115,10 @@ impl Notifier {
             });
             let beats = self.beat.borrow().is_some_and(|beat| beat.elapsed() < BEAT);
             if let Some((to, target)) = target.filter(|_| beats) {
-                self.ping(&to, &target).await;
+                tokio::select! {
+                    () = stop.cancelled() => return,
+                    () = self.ping(&to, &target) => {}
+                }
             }
             let pause = async {
                 match every {
@@ -143,7 +154,7 @@ impl Notifier {
             refused: &mut refused,
         };
         if let Err(error) = delivery.send(target, &self.clients).await {
-            tracing::warn!(destination = to, error, "failed to ping");
+            tracing::warn!(destination = to, error = error.reason, "failed to ping");
         }
     }
 
@@ -154,43 +165,66 @@ impl Notifier {
             let name = destination.clone();
             match self.ledger.read(move |reader| reader.next_message(&name)).await {
                 Ok(Some(waiting)) => {
-                    if let Err(error) = self.deliver(&destination, waiting, &stop).await {
-                        tracing::error!(destination, %error, "failed to record the delivery of a message");
-                        tokio::time::sleep(FIRST_PAUSE).await;
+                    let id = waiting.id;
+                    if let Some(end) = self.deliver(&destination, waiting, &stop).await {
+                        self.record(&destination, id, end, &stop).await;
                     }
                 }
                 Ok(None) => return destination,
                 Err(error) => {
                     tracing::error!(destination, %error, "failed to read a message that waits");
-                    tokio::time::sleep(FIRST_PAUSE).await;
+                    pause(FIRST_PAUSE, &stop).await;
                 }
             }
         }
         destination
     }
 
-    /// Delivers one message, or gives it up after [`TRIED_FOR`]. Once `stop` is cancelled, makes no
-    /// further attempt.
-    ///
-    /// *Errors*: the ledger cannot be written; the message then stays, and may be delivered twice.
+    /// Records how the delivery of a message ended, until the ledger can be written or `stop` is
+    /// cancelled. The message is not sent again meanwhile.
+    async fn record(&self, destination: &str, id: i64, end: DeliveryEnd, stop: &CancellationToken) {
+        let mut wait = FIRST_PAUSE;
+        loop {
+            let name = destination.to_owned();
+            let recorded = match end.clone() {
+                DeliveryEnd::Delivered => self.ledger.record_delivery(name, id).await,
+                DeliveryEnd::GivenUp(reason) => {
+                    self.ledger.give_up_message(name, id, reason, self.clock.now()).await
+                }
+            };
+            match recorded {
+                Ok(()) => return,
+                Err(error) => {
+                    tracing::error!(destination, %error, "failed to record the delivery of a message");
+                }
+            }
+            if stop.is_cancelled() {
+                return;
+            }
+            pause(wait, stop).await;
+            wait = (wait * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Delivers one message, or gives it up: at once if the destination would refuse it again, else after
+    /// [`TRIED_FOR`]. Once `stop` is cancelled, makes no further attempt and returns `None`.
     async fn deliver(
         &self,
         destination: &str,
         waiting: WaitingMessage,
         stop: &CancellationToken,
-    ) -> Result<(), DbError> {
+    ) -> Option<DeliveryEnd> {
         let WaitingMessage { id, created_at, message } = waiting;
         let give_up = |reason: String| {
             tracing::error!(destination, reason, "a message was not delivered");
-            let (name, now) = (destination.to_owned(), self.clock.now());
-            self.ledger.give_up_message(name, id, reason, now)
+            Some(DeliveryEnd::GivenUp(reason))
         };
         let message = match message {
             Ok(message) => message,
-            Err(error) => return give_up(format!("the message cannot be read: {error}")).await,
+            Err(error) => return give_up(format!("the message cannot be read: {error}")),
         };
-        let (mut pause, mut done, mut refused) = (FIRST_PAUSE, BTreeSet::new(), Vec::new());
-        let mut config = self.config.clone();
+        let (mut wait, mut done, mut refused) = (FIRST_PAUSE, BTreeSet::new(), Vec::new());
+        let (mut config, mut attempts) = (self.config.clone(), 0_u32);
         loop {
             let target = config.borrow_and_update().settings.destinations.get(destination).cloned();
             let mut delivery = Delivery {
@@ -200,44 +234,61 @@ impl Notifier {
                 done: &mut done,
                 refused: &mut refused,
             };
-            let sent = match &target {
-                Some(target) => delivery.send(target, &self.clients).await,
-                None => Err(format!(
-                    "unknown destination `{destination}`: add it to `notifications` in config.yaml"
-                )),
+            attempts += 1;
+            let (error, is_permanent) = match &target {
+                None => (
+                    format!(
+                        "unknown destination `{destination}`: add it to `notifications` in config.yaml"
+                    ),
+                    false,
+                ),
+                Some(target) => match delivery.send(target, &self.clients).await {
+                    Err(error) => (error.reason, error.is_permanent),
+                    Ok(()) if refused.is_empty() => {
+                        let (event, job) = (&message.event, message.job.as_deref());
+                        tracing::info!(destination, event, job, "message delivered");
+                        return Some(DeliveryEnd::Delivered);
+                    }
+                    Ok(()) => return give_up(refused.join("; ")),
+                },
             };
-            let error = match sent {
-                Ok(()) if refused.is_empty() => {
-                    tracing::info!(
-                        destination,
-                        event = message.event,
-                        job = message.job,
-                        "message delivered"
-                    );
-                    return self.ledger.record_delivery(destination.to_owned(), id).await;
-                }
-                Ok(()) => return give_up(refused.join("; ")).await,
-                Err(error) => error,
-            };
-            if self.clock.now() - created_at > TRIED_FOR {
-                return give_up(error).await;
+            // After a downtime, the network may come up later than the daemon.
+            let is_too_old =
+                self.clock.now() - created_at > TRIED_FOR && attempts >= LEAST_ATTEMPTS;
+            if is_permanent || is_too_old {
+                return give_up(error);
             }
             tracing::warn!(
                 destination,
                 event = message.event,
                 error,
-                pause_s = pause.as_secs(),
+                pause_s = wait.as_secs(),
                 "failed to deliver a message; dutyd tries again"
             );
             tokio::select! {
-                () = stop.cancelled() => return Ok(()),
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = stop.cancelled() => return None,
+                () = tokio::time::sleep(wait) => wait = (wait * 2).min(LONGEST_PAUSE),
                 // The destination may have another address now.
-                changed = config.changed() => if changed.is_ok() { pause = FIRST_PAUSE } else {
-                    tokio::time::sleep(pause).await;
+                changed = config.changed() => if changed.is_ok() { wait = FIRST_PAUSE } else {
+                    return None;
                 },
             }
         }
+    }
+}
+
+/// How the delivery of a message ended.
+#[derive(Debug, Clone)]
+enum DeliveryEnd {
+    Delivered,
+    /// The destination will not get it, for this reason.
+    GivenUp(String),
+}
+
+async fn pause(span: Duration, stop: &CancellationToken) {
+    tokio::select! {
+        () = stop.cancelled() => {}
+        () = tokio::time::sleep(span) => {}
     }
 }
 

@@ -200,9 +200,11 @@ impl JobState {
                     let message = run.message(&NoticeEvent::Planned.to_string(), None);
                     messages.push((rule.to.clone(), message));
                 }
+                messages.extend(run.ping_success(rules));
                 return (before, messages);
             }
-            Outcome::Cancelled | Outcome::Skipped => return (before, messages),
+            Outcome::Skipped => return (before, run.ping_success(rules).collect()),
+            Outcome::Cancelled => return (before, messages),
         };
         let is_entered = before.as_ref().is_none_or(|before| before.state != state);
         let has_changed = before.as_ref().is_some_and(|before| before.state != state);
@@ -231,7 +233,8 @@ impl JobState {
             if is_over {
                 told.remove(&rule.to);
             }
-            if let (Some(own), true, true) = (&own, is_listed, is_entered) {
+            let was_told = told.get(&rule.to).is_some_and(|earlier| earlier.state == state);
+            if let (Some(own), true, true, false) = (&own, is_listed, is_entered, was_told) {
                 tell(own, None);
                 told.insert(rule.to.clone(), ToldState { state: state.clone(), since: run.at });
             } else if let Some(earlier) = earlier.filter(|_| is_over)
@@ -251,6 +254,12 @@ impl JobState {
 }
 
 impl RunNotice {
+    /// Returns the message that tells each dead man's switch that the run ended well.
+    fn ping_success(&self, rules: &[NoticeRule]) -> impl Iterator<Item = (String, Message)> {
+        let pings = rules.iter().filter(|rule| rule.on == NoticeEvents::EachRun);
+        pings.map(|rule| (rule.to.clone(), self.message(&NoticeEvent::Succeeded.to_string(), None)))
+    }
+
     /// Returns the message about the run. `since` is the begin of a state that is over.
     fn message(&self, event: &str, since: Option<DateTime<Utc>>) -> Message {
         let Self { job, stop_reason, cause, .. } = self;
@@ -356,6 +365,7 @@ mod tests {
     fn a_failure_does_not_end_a_verdict_that_was_told() {
         let on = ["status:critical", "recovered"];
         assert_eq!(events(&on, "critical F ok"), ["0 status:critical", "2 recovered"]);
+        assert_eq!(events(&on, "critical F critical F ok"), ["0 status:critical", "4 recovered"]);
         let on = ["status:critical", "failed", "recovered"];
         assert_eq!(events(&on, "F critical ok"), ["0 failed", "1 status:critical", "2 recovered"]);
         assert_eq!(
@@ -379,6 +389,8 @@ mod tests {
         let (state, first) = JobState::after(None, &run("F", 0), &rules);
         let (_, second) = JobState::after(state, &run("F", 1), &rules);
         assert_eq!((first[0].1.event.as_str(), second[0].1.event.as_str()), ("failed", "failed"));
+        let (_, planned) = JobState::after(None, &run("P", 2), &rules);
+        assert_eq!(planned[0].1.event, "succeeded", "a start without an end would raise an alarm");
     }
 
     #[test]

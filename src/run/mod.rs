@@ -44,7 +44,7 @@ pub use installation::{Reach, examine_config, examine_host, why_runs_cannot_begi
 pub use lessons::Learned;
 pub use mcp::{Servers, least_rights};
 pub use model_view::{ModelValue, ModelView, ask_providers, model_views};
-pub use notices::{notice_of_record, notice_of_recovered};
+pub use notices::{notice_of_broken, notice_of_record, notice_of_recovered};
 pub use preflight::{connect, preflight};
 pub use resume::{Resumption, resume};
 pub use scope::host_name;

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use chrono::{DateTime, Utc};
 use serde_json::Value;
 
+use super::ended::Ended;
 use super::history::RunHistory;
 use super::host::Host;
 use super::spec::RunSpec;
@@ -70,6 +71,17 @@ pub fn notice_of_record(
         result: row.result.as_ref(),
     };
     Some(notice(run_id, find_job_to_notify(history)?, &end, history.last_at.unwrap_or(now)))
+}
+
+/// Returns the notice of a run whose record is broken; `why` tells how.
+#[must_use]
+pub fn notice_of_broken(run_id: &RunId, job: JobName, why: &str, at: DateTime<Utc>) -> RunNotice {
+    notice(
+        run_id,
+        job,
+        &of_end(&Ended::interrupted_end(&format!("its record is broken: {why}"))),
+        at,
+    )
 }
 
 /// Returns the job of a run, unless a person watched the run or it applied a plan.

@@ -12,9 +12,8 @@ use super::scope::RunScope;
 use super::sink::RunSink;
 use crate::agent::{Check, EventSink as _, Marker, RecordError, Verifier};
 use crate::config::{Expect, Job};
-use crate::domain::{CallEnd, CallId, Event};
+use crate::domain::{CallEnd, CallId, ErrorKind, Event};
 use crate::store::RunDir;
-use crate::text::escape::one_line;
 
 /// Maximum bytes of an output that a check looks at.
 const JUDGED_BYTES: u64 = 1 << 20;
@@ -48,9 +47,9 @@ impl Checks {
     /// Returns why a call does not meet what the job expects of it; `None` if it does.
     fn failure(&self, expect: &Expect, end: &CallEnd) -> Option<String> {
         let Some(code) = end.exit_code.filter(|_| !end.timed_out) else {
-            let content = end.shown().trim();
-            let why = if content.is_empty() { "it gave no result" } else { content };
-            return Some(format!("the call reached no exit code: {}", one_line(why)));
+            // The output, which follows, comes from a tool.
+            let kind = end.error_kind.map_or("unknown", ErrorKind::as_str);
+            return Some(format!("the call reached no exit code ({kind})"));
         };
         match self.output(end) {
             Err(error) => Some(format!("the output of the call cannot be read: {error}")),

@@ -25,14 +25,25 @@ use crate::text::truncate::shorten;
 /// Timeout of one delivery.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bytes of a response that an error quotes. Further bytes are not read.
-const QUOTED_BYTES: usize = 500;
-
 /// Limit of the characters of a summary for PagerDuty, which takes 1,024.
 const SUMMARY_CHARACTERS: usize = 1000;
 
 /// Limit of the characters of a subject.
 const SUBJECT_CHARACTERS: usize = 200;
+
+/// Why a destination did not take a message, without a secret of the destination.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DeliveryError {
+    pub reason: String,
+    /// Whether the destination would refuse the same message again.
+    pub is_permanent: bool,
+}
+
+impl DeliveryError {
+    fn passing(reason: impl Into<String>) -> Self {
+        Self { reason: reason.into(), is_permanent: false }
+    }
+}
 
 /// The delivery of one message.
 #[derive(Debug)]
@@ -51,13 +62,13 @@ pub struct Delivery<'a> {
 impl Delivery<'_> {
     /// Sends the message.
     ///
-    /// *Errors*: why the destination did not take it, without a secret of the destination. *Cancel*: the
+    /// *Errors*: [`DeliveryError`]. *Cancel*: the
     /// destination may have taken it.
     pub async fn send(
         &mut self,
         destination: &Destination,
         clients: &HttpClients,
-    ) -> Result<(), String> {
+    ) -> Result<(), DeliveryError> {
         let sent = async {
             match destination {
                 Destination::Slack { url } => {
@@ -74,7 +85,9 @@ impl Delivery<'_> {
                 }
                 Destination::Ping { url } => {
                     let url = ping_address(url, &self.message.event);
-                    let client = clients.get(url.as_str()).map_err(|error| error.message)?;
+                    let client = clients
+                        .get(url.as_str())
+                        .map_err(|error| DeliveryError::passing(error.message))?;
                     deliver(client.get(url)).await
                 }
                 Destination::Email { smtp, from, to } => self.mail(smtp, from, to).await,
@@ -82,7 +95,9 @@ impl Delivery<'_> {
         };
         match tokio::time::timeout(TIMEOUT, sent).await {
             Ok(sent) => sent,
-            Err(_) => Err(format!("no answer within {} s", TIMEOUT.as_secs())),
+            Err(_) => {
+                Err(DeliveryError::passing(format!("no answer within {} s", TIMEOUT.as_secs())))
+            }
         }
     }
 
@@ -91,8 +106,9 @@ impl Delivery<'_> {
         url: &Url,
         clients: &HttpClients,
         body: &Value,
-    ) -> Result<RequestBuilder, String> {
-        let client = clients.get(url.as_str()).map_err(|error| error.message)?;
+    ) -> Result<RequestBuilder, DeliveryError> {
+        let client =
+            clients.get(url.as_str()).map_err(|error| DeliveryError::passing(error.message))?;
         Ok(client.post(url.clone()).json(body))
     }
 
@@ -102,21 +118,22 @@ impl Delivery<'_> {
         headers: &[(String, String)],
         secret: Option<&str>,
         clients: &HttpClients,
-    ) -> Result<(), String> {
+    ) -> Result<(), DeliveryError> {
         let Message { event, job, run_id, outcome, verdict, summary, at, .. } = self.message;
         let body = json!({
             "event": event, "job": job, "run_id": run_id, "outcome": outcome, "verdict": verdict,
             "summary": summary, "url": null, "at": at,
         });
         let body = body.to_string();
-        let client = clients.get(url.as_str()).map_err(|error| error.message)?;
+        let client =
+            clients.get(url.as_str()).map_err(|error| DeliveryError::passing(error.message))?;
         let mut request = client
             .post(url.clone())
             .header("Content-Type", "application/json")
             .header("Idempotency-Key", &self.key);
         if let Some(secret) = secret {
             let signed_at = at.timestamp().to_string();
-            let signature = signature(secret, &signed_at, &body)?;
+            let signature = signature(secret, &signed_at, &body).map_err(DeliveryError::passing)?;
             request = request.header("Dutyd-Signature", format!("t={signed_at},v1={signature}"));
         }
         for (name, value) in headers {
@@ -138,11 +155,8 @@ impl Delivery<'_> {
         if event == "recovered" {
             return json!({"routing_key": routing_key, "event_action": "resolve", "dedup_key": incident});
         }
-        let key = match run_id {
-            Some(run_id) if !is_state => format!("{incident}/{run_id}/{event}"),
-            None if !is_state => format!("{incident}/{event}"),
-            Some(_) | None => incident,
-        };
+        // Another event is an incident of its own.
+        let key = if is_state { incident } else { format!("{incident}/{}", self.key) };
         json!({
             "routing_key": routing_key, "event_action": "trigger", "dedup_key": key,
             "payload": {
@@ -155,13 +169,14 @@ impl Delivery<'_> {
 
     /// Sends one e-mail per recipient, so that a recipient that is refused does not cost the others
     /// theirs.
-    async fn mail(&mut self, smtp: &str, from: &str, to: &[String]) -> Result<(), String> {
+    async fn mail(&mut self, smtp: &str, from: &str, to: &[String]) -> Result<(), DeliveryError> {
         let shown = |error: &dyn std::fmt::Display| one_line(&error.to_string());
+        let passing = |error: &dyn std::fmt::Display| DeliveryError::passing(shown(error));
         let transport = AsyncSmtpTransport::<Tokio1Executor>::from_url(smtp)
-            .map_err(|error| shown(&error))?
+            .map_err(|error| passing(&error))?
             .timeout(Some(TIMEOUT))
             .build();
-        let from: Mailbox = from.parse().map_err(|error| shown(&error))?;
+        let from: Mailbox = from.parse().map_err(|error| passing(&error))?;
         let Message { summary, command, at, event, job, .. } = self.message;
         let subject =
             shorten(&one_line(&format!("[dutyd {}] {summary}", self.host)), SUBJECT_CHARACTERS);
@@ -178,19 +193,19 @@ impl Delivery<'_> {
             }
             let mail = Mail::builder()
                 .from(from.clone())
-                .to(recipient.parse().map_err(|error| shown(&error))?)
+                .to(recipient.parse().map_err(|error| passing(&error))?)
                 .subject(subject.clone())
                 .message_id(Some(format!("<{}@{}>", self.key, self.host)))
                 .header(ContentType::TEXT_PLAIN)
                 .body(body.clone())
-                .map_err(|error| shown(&error))?;
+                .map_err(|error| passing(&error))?;
             match transport.send(mail).await {
                 Ok(_) => _ = self.done.insert(recipient.clone()),
                 Err(error) if error.is_permanent() => {
                     self.refused.push(format!("{recipient} was refused: {}", shown(&error)));
                     self.done.insert(recipient.clone());
                 }
-                Err(error) => failure = Some(shown(&error)),
+                Err(error) => failure = Some(passing(&error)),
             }
         }
         failure.map_or(Ok(()), Err)
@@ -198,23 +213,21 @@ impl Delivery<'_> {
 }
 
 /// Sends a request; each status but 2xx is a failure.
-async fn deliver(request: RequestBuilder) -> Result<(), String> {
+async fn deliver(request: RequestBuilder) -> Result<(), DeliveryError> {
     // The address may be a secret.
-    let mut response =
-        request.send().await.map_err(|error| causes(&error.without_url()).join(": "))?;
+    let response = request
+        .send()
+        .await
+        .map_err(|error| DeliveryError::passing(causes(&error.without_url()).join(": ")))?;
     let status = response.status();
     if status.is_success() {
         return Ok(());
     }
-    let mut quoted = Vec::new();
-    while quoted.len() < QUOTED_BYTES
-        && let Ok(Some(bytes)) = response.chunk().await
-    {
-        quoted.extend_from_slice(&bytes);
-    }
-    quoted.truncate(QUOTED_BYTES);
-    let quoted = one_line(String::from_utf8_lossy(&quoted).trim());
-    Err(format!("HTTP {}: {quoted}", status.as_u16()))
+    // The body is not quoted: servers repeat the address or the headers of a request in it.
+    Err(DeliveryError {
+        reason: format!("HTTP {}", status.as_u16()),
+        is_permanent: matches!(status.as_u16(), 400 | 405 | 406 | 411 | 413 | 415 | 422),
+    })
 }
 
 /// Returns the texts of an error and its causes.

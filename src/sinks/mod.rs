@@ -4,5 +4,5 @@
 mod delivery;
 mod observers;
 
-pub use delivery::Delivery;
+pub use delivery::{Delivery, DeliveryError};
 pub use observers::{Observed, Observers};

@@ -7,8 +7,10 @@
 //! repeats nor loses the messages about a run.
 
 use chrono::{DateTime, Utc};
+use rusqlite::types::Value as Cell;
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
@@ -40,7 +42,7 @@ pub struct Undelivered {
 }
 
 /// A run that is not told yet, with its notice if that can be read.
-type PendingNotice = (RunId, Result<RunNotice, serde_json::Error>);
+type PendingNotice = (RunId, Result<RunNotice, String>);
 
 impl Ledger {
     /// Adds messages, each for the destination of this name.
@@ -113,6 +115,13 @@ impl Ledger {
         written
     }
 
+    /// Keeps the notice of a run whose record has no end of its own, because it is broken.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn keep_run_notice(&self, notice: RunNotice) -> Result<(), DbError> {
+        self.write(move |transaction| keep_notice(transaction, &notice, true)).await
+    }
+
     /// Removes a delivered message and resets the count of messages that its destination did not get.
     ///
     /// *Errors*: [`DbError`].
@@ -159,10 +168,7 @@ impl LedgerReader<'_> {
         let mut query = self
             .connection()
             .prepare_cached("SELECT run_id, notice FROM run_notices ORDER BY run_id")?;
-        let rows = query.query_map([], |row| {
-            let notice: String = row.get(1)?;
-            Ok((run_id_of(row, 0)?, serde_json::from_str(&notice)))
-        })?;
+        let rows = query.query_map([], |row| Ok((run_id_of(row, 0)?, parsed(row.get(1)?))))?;
         rows.collect()
     }
 
@@ -240,12 +246,12 @@ pub(super) fn tell_of_run(
     run_id: &RunId,
     rules: &[NoticeRule],
 ) -> rusqlite::Result<()> {
-    let notice: Option<String> = transaction
+    let notice: Option<Cell> = transaction
         .prepare_cached("DELETE FROM run_notices WHERE run_id = ?1 RETURNING notice")?
         .query_row([run_id.as_str()], |row| row.get(0))
         .optional()?;
     let Some(notice) = notice else { return Ok(()) };
-    let notice: RunNotice = match serde_json::from_str(&notice) {
+    let notice: RunNotice = match parsed(notice) {
         Ok(notice) => notice,
         // The end of the run must be written even if its notice cannot be read.
         Err(error) => {
@@ -253,11 +259,11 @@ pub(super) fn tell_of_run(
             return Ok(());
         }
     };
-    let before: Option<String> = transaction
+    let before: Option<Cell> = transaction
         .prepare_cached("SELECT state FROM job_states WHERE job = ?1")?
         .query_row([notice.job.as_str()], |row| row.get(0))
         .optional()?;
-    let before = match before.as_deref().map(serde_json::from_str::<JobState>) {
+    let before = match before.map(parsed::<JobState>) {
         Some(Ok(state)) => Some(state),
         // Tell too much rather than too little: the run enters its state anew.
         Some(Err(error)) => {
@@ -290,9 +296,19 @@ fn remove(transaction: &Connection, id: i64) -> rusqlite::Result<()> {
 }
 
 fn waiting(row: &Row<'_>) -> rusqlite::Result<WaitingMessage> {
-    let text: String = row.get(2)?;
-    let message = serde_json::from_str(&text).map_err(|error| error.to_string());
-    Ok(WaitingMessage { id: row.get(0)?, created_at: time(row, 1)?, message })
+    let (created_at, message) = match time(row, 1) {
+        Ok(created_at) => (created_at, parsed(row.get(2)?)),
+        Err(error) => (DateTime::UNIX_EPOCH, Err(error.to_string())),
+    };
+    Ok(WaitingMessage { id: row.get(0)?, created_at, message })
+}
+
+/// Reads JSON from a cell of any type: a damaged one must not hold up what else is written.
+fn parsed<T: DeserializeOwned>(cell: Cell) -> Result<T, String> {
+    match cell {
+        Cell::Text(text) => serde_json::from_str(&text).map_err(|error| error.to_string()),
+        other => Err(format!("a cell of type {} instead of text", other.data_type())),
+    }
 }
 
 fn json(value: &impl Serialize) -> rusqlite::Result<String> {
@@ -400,6 +416,14 @@ mod tests {
         keep_end(&ledger, 2).await;
         ledger.end_run(end(2), now).await.unwrap();
         assert_eq!(waiting(&ledger).await, 1, "an unreadable state is entered anew");
+        keep_end(&ledger, 3).await;
+        let sql = "UPDATE run_notices SET notice = x'ff00'; UPDATE job_states SET state = x'ff00';
+            UPDATE messages SET created_at = 'noon', message = x'ff'";
+        ledger.write(move |transaction| transaction.execute_batch(sql)).await.unwrap();
+        ledger.end_run(end(3), now).await.unwrap();
+        ledger.tell_of_left_runs(|_| Some(rules())).await.unwrap();
+        let next = ledger.read(|reader| reader.next_message("ops")).await.unwrap().unwrap();
+        assert!(next.message.is_err(), "{next:?}");
     }
 
     #[tokio::test]

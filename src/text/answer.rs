@@ -49,7 +49,11 @@ pub(crate) fn json_value(text: &str) -> Result<Value, NoValue> {
     }
     let mut fenced = fences(text).filter(|inner| inner.starts_with(['{', '[']));
     match (fenced.next(), fenced.next()) {
-        (Some(inner), None) => parse(inner).map_err(NoValue::Invalid),
+        // A value beside the fence may be the answer, and the fence a quotation.
+        (Some(inner), None) => match value_in_prose(&outside_fences(text)) {
+            Err(NoValue::Missing) => parse(inner).map_err(NoValue::Invalid),
+            _ => Err(NoValue::Several),
+        },
         (Some(_), Some(_)) => Err(NoValue::Several),
         (None, _) => value_in_prose(text),
     }
@@ -100,10 +104,15 @@ fn fences(text: &str) -> impl Iterator<Item = &str> {
     parts.filter_map(|part| part.split_once('\n')).map(|(_, inner)| inner.trim())
 }
 
-/// Returns the one object or list in a prose text.
+/// Returns the text outside code fences.
+fn outside_fences(text: &str) -> String {
+    text.split("```").step_by(2).collect::<Vec<_>>().join("\n")
+}
+
+/// Returns the one object or list in a prose text. Never looks for a smaller value inside of one that is
+/// broken: the part of an answer is not the answer.
 fn value_in_prose(text: &str) -> Result<Value, NoValue> {
     let mut found = None;
-    let mut problem = None;
     let mut at = 0;
     while let Some(offset) = text.get(at..).and_then(|rest| rest.find(['{', '['])) {
         at += offset;
@@ -115,21 +124,19 @@ fn value_in_prose(text: &str) -> Result<Value, NoValue> {
                 found = Some(value);
                 at += values.byte_offset();
             }
-            Some(Err(error)) => {
-                // A value that is valid except for its content is not prose.
-                if error.is_data() {
-                    problem.get_or_insert(error.to_string());
-                }
-                at += 1;
+            Some(Err(error)) if begins_value(rest) => {
+                return Err(NoValue::Invalid(error.to_string()));
             }
-            None => at += 1,
+            Some(Err(_)) | None => at += 1,
         }
     }
-    match (found, problem) {
-        (_, Some(problem)) => Err(NoValue::Invalid(problem)),
-        (Some(value), None) => Ok(value),
-        (None, None) => Err(NoValue::Missing),
-    }
+    found.ok_or(NoValue::Missing)
+}
+
+/// Tells whether a text with an opening bracket goes on as JSON does, and prose does not.
+fn begins_value(text: &str) -> bool {
+    let mut rest = text.chars().skip(1).filter(|c| !c.is_whitespace());
+    rest.next().is_some_and(|next| matches!(next, '"' | '{' | '[') || next.is_ascii_digit())
 }
 
 fn parse(text: &str) -> Result<Value, String> {
@@ -233,6 +240,13 @@ mod tests {
         assert_eq!(json_value(""), Err(NoValue::Missing));
         assert_eq!(json_value("{\"a\": 1} or {\"a\": 2}"), Err(NoValue::Several));
         assert_eq!(json_value("```\n{}\n```\n```\n[]\n```"), Err(NoValue::Several));
+        let quoted =
+            "It was:\n```json\n{\"status\": \"ok\"}\n```\nMy answer: {\"status\": \"critical\"}";
+        assert_eq!(json_value(quoted), Err(NoValue::Several));
+        let broken = "Result:\n{\"status\": \"critical\", \"parts\": {\"status\": \"ok\"},}";
+        assert!(matches!(json_value(broken), Err(NoValue::Invalid(_))), "{:?}", json_value(broken));
+        let brackets = format!("\"{}", "[".repeat((1 << 20) - 1));
+        assert!(matches!(json_value(&brackets), Err(NoValue::Invalid(_))));
         for text in [
             r#"{"status": "critical", "status": "ok"}"#,
             r#"{"a": [{"b": 1, "b": 1}]}"#,

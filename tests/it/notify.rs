@@ -262,7 +262,7 @@ fn a_test_message_says_what_the_destination_answers() {
     assert!(done.code == 1 && done.stderr.contains("HTTP 302"), "{done:?}");
     assert!(receiver.at("/elsewhere").is_empty(), "the redirect was followed");
     let done = test("flood");
-    assert!(done.code == 1 && done.stderr.contains("HTTP 400: xxx"), "{done:?}");
+    assert!(done.code == 1 && done.stderr.contains("HTTP 400"), "{done:?}");
     assert!(done.stderr.len() < 2000, "{}", done.stderr.len());
     let done = test("closed");
     assert!(done.code == 1 && !done.stderr.contains("x-secret-path"), "{done:?}");

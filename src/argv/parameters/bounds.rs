@@ -5,6 +5,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use crate::argv::{Diagnostic, pointer_segment};
+use crate::text::suggest::nearest;
 
 /// Reports each keyword that no value satisfies. With such a keyword, the tool could never be
 /// called, or the condition could never hold.
@@ -87,12 +88,12 @@ pub(crate) fn check_applies(
 }
 
 /// Reports each keyword that no value satisfies, each reference to another document and each pattern
-/// that does not run in linear time, in a schema and in the schemas below it in `properties`,
-/// `items`, `allOf` and the like. Leaves `not` and `if` to the compiler.
+/// that does not run in linear time, and each unknown keyword, in a schema and in every schema below it.
 pub(crate) fn check_subschemas(schema: &Map<String, Value>, pointer: &str) -> Vec<Diagnostic> {
     let mut errors = Vec::new();
     check_satisfiable(schema, pointer, &mut errors);
     check_required(schema, pointer, &mut errors);
+    check_keywords(schema, pointer, &mut errors);
     let text = |keyword: &str| schema.get(keyword).and_then(Value::as_str);
     if text("$ref").is_some_and(|target| !target.starts_with('#')) {
         let message = "a schema may only refer to itself: begin the reference with `#`";
@@ -119,7 +120,20 @@ pub(crate) fn check_subschemas(schema: &Map<String, Value>, pointer: &str) -> Ve
                     );
                 }
             }
-            ("items" | "additionalProperties" | "contains", Value::Object(part)) => {
+            (
+                "items"
+                | "additionalItems"
+                | "additionalProperties"
+                | "contains"
+                | "not"
+                | "if"
+                | "then"
+                | "else"
+                | "propertyNames"
+                | "unevaluatedItems"
+                | "unevaluatedProperties",
+                Value::Object(part),
+            ) => {
                 errors.extend(check_subschemas(part, &here));
             }
             ("allOf" | "anyOf" | "oneOf" | "prefixItems" | "items", Value::Array(parts)) => {
@@ -154,5 +168,27 @@ fn check_required(schema: &Map<String, Value>, pointer: &str, errors: &mut Vec<D
             let message = format!("`{name}` is required, but the schema does not admit it");
             errors.push(Diagnostic::new(format!("{pointer}/required"), message));
         }
+    }
+}
+
+/// The keywords of JSON Schema, drafts 7 and 2020-12.
+const KEYWORDS: &str = "\
+    $schema $id $ref $defs definitions $anchor $dynamicRef $dynamicAnchor $comment title description default examples \
+    deprecated readOnly writeOnly type enum const multipleOf maximum exclusiveMaximum minimum exclusiveMinimum \
+    maxLength minLength pattern format contentEncoding contentMediaType contentSchema items prefixItems \
+    additionalItems contains maxContains minContains maxItems minItems uniqueItems properties patternProperties \
+    additionalProperties propertyNames maxProperties minProperties required dependencies dependentRequired \
+    dependentSchemas unevaluatedProperties unevaluatedItems allOf anyOf oneOf not if then else";
+
+/// Reports each keyword that JSON Schema does not know, and would ignore.
+fn check_keywords(schema: &Map<String, Value>, pointer: &str, errors: &mut Vec<Diagnostic>) {
+    let known = || KEYWORDS.split_ascii_whitespace();
+    for keyword in schema.keys().filter(|keyword| known().all(|known| known != *keyword)) {
+        let here = format!("{pointer}/{}", pointer_segment(keyword));
+        let error = Diagnostic::new(here, format!("unknown keyword `{keyword}` in a schema"));
+        errors.push(match nearest(keyword, known()) {
+            Some(name) => error.with_hint(format!("did you mean `{name}`?")),
+            None => error,
+        });
     }
 }

@@ -9,8 +9,7 @@ use std::time::Duration;
 use chrono_tz::Tz;
 
 use super::{Autonomy, JobChecker, Listed, Policy, ReadPolicy};
-use crate::argv::{ArgumentConditions, Diagnostic, Diagnostics};
-use crate::config::destination::notice_rules;
+use crate::argv::{ArgumentConditions, Diagnostic};
 use crate::config::raw::{
     RawAutonomy, RawJob, RawListed, RawOneOrMany, RawRead, RawSandbox, RawScalar,
 };
@@ -18,7 +17,7 @@ use crate::config::reserved::EDITOR;
 use crate::config::security::closed_within;
 use crate::config::settings::zone;
 use crate::config::{Builtin, ExecutionTarget, MCP_SEPARATOR, Skill};
-use crate::domain::{Category, NoticeRule, ToolName};
+use crate::domain::{Category, ToolName};
 use crate::schedule::Schedule;
 use crate::text::quantity;
 use crate::text::suggest::nearest;
@@ -72,20 +71,6 @@ impl JobChecker<'_> {
                 self.error(place, message);
                 None
             }
-        }
-    }
-
-    /// Returns who is told what of the job: its own list, else that of the defaults.
-    pub(super) fn notify(&mut self, raw: &RawJob) -> Vec<NoticeRule> {
-        // Without a readable config.yaml, the destinations are not known.
-        let known = self.ctx.models.map(|_| &self.ctx.settings.destinations);
-        match (&raw.notify, &self.ctx.defaults.notify) {
-            (Some(own), _) => notice_rules(own, "/notify", known, &mut self.diagnostics),
-            // The loader reports the errors of the defaults once.
-            (None, Some(defaults)) => {
-                notice_rules(defaults, "", known, &mut Diagnostics::default())
-            }
-            (None, None) => Vec::new(),
         }
     }
 

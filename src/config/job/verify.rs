@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use super::{DeclaredCall, JobChecker};
 use crate::config::expect::Expect;
-use crate::config::raw::RawJob;
+use crate::config::raw::{RawJob, RawRead};
 
 /// A read call, and the result that it must have.
 #[derive(Debug, Clone)]
@@ -29,6 +29,12 @@ impl JobChecker<'_> {
         for (at, step) in steps.iter().enumerate() {
             let pointer = format!("/verify/{at}");
             let call = self.declared_call(&pointer, step.tool.as_deref(), step.args.as_ref(), vars);
+            if let Some(tool) = step.tool.as_deref().filter(|tool| is_refused(raw, tool)) {
+                let message = format!(
+                    "the job may not use `{tool}`: list it under `tools.read`, and not under `tools.deny`"
+                );
+                self.error(&format!("{pointer}/tool"), message);
+            }
             let expect = step.expect.clone().unwrap_or_default();
             let of_expect = format!("{pointer}/expect");
             let expect = Expect::from_raw(&expect, &of_expect, &mut self.diagnostics);
@@ -36,4 +42,15 @@ impl JobChecker<'_> {
         }
         checks
     }
+}
+
+/// Tells whether the lists of a job refuse each call of a read tool.
+fn is_refused(raw: &RawJob, tool: &str) -> bool {
+    let Some(tools) = &raw.tools else { return false };
+    let names = |list: &[String]| list.iter().any(|name| name == tool);
+    let is_listed = match &tools.read {
+        Some(RawRead::Names(list)) => names(list),
+        Some(RawRead::All(_)) | None => true,
+    };
+    !is_listed || tools.deny.as_deref().is_some_and(names)
 }

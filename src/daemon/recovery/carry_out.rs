@@ -5,10 +5,10 @@ use std::io;
 use super::evidence::DaemonTimes;
 use super::verdict::{Verdict, worked};
 use super::{Recovered, RecoveryEnd, RecoveryError, Resumable};
-use crate::domain::{Event, Outcome, RunId, SessionEnd, StopReason};
+use crate::domain::{Event, JobName, Outcome, RunId, SessionEnd, StopReason};
 use crate::run::{
-    BrokenRecord, Ended, Host, Resumption, RunHistory, millionths, notice_of_record,
-    notice_of_recovered,
+    BrokenRecord, Ended, Host, Resumption, RunHistory, millionths, notice_of_broken,
+    notice_of_record, notice_of_recovered,
 };
 use crate::store::{
     DbError, EndFacts, EndedRuns, GivenUp, OpenSlot, RecordEnd, RunDir, RunLock, RunSummary,
@@ -158,6 +158,10 @@ async fn interrupt(host: &Host, open: &Open, broken: BrokenRecord) -> Result<(),
             RunSummary::unreadable(run_id, job.unwrap_or_default(), due_at)
         }
     };
+    if let Ok(job) = JobName::parse(&row.job) {
+        let notice = notice_of_broken(run_id, job, &why, host.clock.now());
+        ledger.keep_run_notice(notice).await?;
+    }
     Ok(host.index.get().await?.take(row).await?)
 }
 
