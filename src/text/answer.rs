@@ -3,13 +3,10 @@
 //! An object in which a key occurs twice is refused, because readers would disagree about its
 //! meaning.
 
-use std::fmt;
-
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
-use serde_json::{Map, Number, Value};
+use serde_json::{Map, Value};
 
 use super::json::check_values;
+use super::strict_json::Strict;
 
 /// Limit of the text of an answer with a JSON value, inclusive.
 const MOST_BYTES: usize = 1 << 20;
@@ -85,7 +82,7 @@ fn is_meant_as_value(text: &str) -> bool {
         Some('[') => ']',
         _ => return false,
     };
-    let first = serde_json::Deserializer::from_str(text).into_iter::<Unique>().next();
+    let first = serde_json::Deserializer::from_str(text).into_iter::<Strict>().next();
     text.ends_with(close) && first.is_some_and(|first| first.is_err())
 }
 
@@ -117,10 +114,10 @@ fn value_in_prose(text: &str) -> Result<Value, NoValue> {
     while let Some(offset) = text.get(at..).and_then(|rest| rest.find(['{', '['])) {
         at += offset;
         let rest = text.get(at..).unwrap_or_default();
-        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Unique>();
+        let mut values = serde_json::Deserializer::from_str(rest).into_iter::<Strict>();
         match values.next() {
             Some(Ok(_)) if found.is_some() => return Err(NoValue::Several),
-            Some(Ok(Unique(value))) => {
+            Some(Ok(Strict(value))) => {
                 found = Some(value);
                 at += values.byte_offset();
             }
@@ -140,71 +137,9 @@ fn begins_value(text: &str) -> bool {
 }
 
 fn parse(text: &str) -> Result<Value, String> {
-    serde_json::from_str::<Unique>(text)
-        .map(|Unique(value)| value)
+    serde_json::from_str::<Strict>(text)
+        .map(|Strict(value)| value)
         .map_err(|error| error.to_string())
-}
-
-/// A JSON value in which each key of an object occurs once.
-struct Unique(Value);
-
-impl<'de> Deserialize<'de> for Unique {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(UniqueVisitor).map(Self)
-    }
-}
-
-struct UniqueVisitor;
-
-impl<'de> Visitor<'de> for UniqueVisitor {
-    type Value = Value;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a JSON value")
-    }
-
-    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
-        Ok(Value::Bool(value))
-    }
-
-    fn visit_i64<E>(self, value: i64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_u64<E>(self, value: u64) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_f64<E>(self, value: f64) -> Result<Value, E> {
-        Ok(Number::from_f64(value).map_or(Value::Null, Value::Number))
-    }
-
-    fn visit_str<E>(self, value: &str) -> Result<Value, E> {
-        Ok(value.into())
-    }
-
-    fn visit_unit<E>(self) -> Result<Value, E> {
-        Ok(Value::Null)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Value, A::Error> {
-        let mut list = Vec::new();
-        while let Some(Unique(item)) = items.next_element()? {
-            list.push(item);
-        }
-        Ok(Value::Array(list))
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Value, A::Error> {
-        let mut object = Map::new();
-        while let Some((key, Unique(value))) = entries.next_entry::<String, Unique>()? {
-            if object.contains_key(&key) {
-                return Err(A::Error::custom(format!("the key {key:?} occurs twice")));
-            }
-            object.insert(key, value);
-        }
-        Ok(Value::Object(object))
-    }
 }
 
 #[cfg(test)]

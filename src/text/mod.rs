@@ -12,6 +12,7 @@ pub(crate) mod json;
 pub mod patch;
 pub(crate) mod quantity;
 pub mod redact;
+pub(crate) mod strict_json;
 pub(crate) mod suggest;
 pub mod template;
 pub mod truncate;
