@@ -38,7 +38,7 @@ pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use rebuild::{RebuildError, Rebuilt, Sources, rebuild};
 pub use recorded::{RecordedStart, last_model};
 pub use rules::{ModelFacts, Rules};
-pub use session::{ModelInUse, Session, SessionParts, SessionResult};
+pub use session::{FailedModel, ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError, Unrecorded};
 pub use stop::{StopSignal, outer_limit};

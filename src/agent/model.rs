@@ -200,6 +200,28 @@ impl ErrorClass {
         }
     }
 
+    /// Tells whether the model gives no answer to any run now. A malformed call is an answer.
+    #[must_use]
+    pub fn is_outage(self) -> bool {
+        match self {
+            Self::BadRequest
+            | Self::NotFound
+            | Self::Certificate
+            | Self::ContextLength
+            | Self::BadToolGeneration => false,
+            Self::Auth
+            | Self::RateLimit
+            | Self::QuotaExhausted
+            | Self::Overloaded
+            | Self::Loading
+            | Self::Server
+            | Self::MalformedResponse
+            | Self::StreamInterrupted
+            | Self::Network
+            | Self::Timeout => true,
+        }
+    }
+
     /// Returns the stop reason of a run that this error ends.
     #[must_use]
     pub fn stop_reason(self) -> StopReason {

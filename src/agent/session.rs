@@ -5,6 +5,7 @@
 //! [`Session::run`] returns, every model call and tool call of the session has ended.
 
 mod calls;
+mod fallback;
 mod resumed;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -29,6 +30,7 @@ use super::wait::{ModelWait, ModelWaits};
 use crate::catalogue::{Price, Prices};
 use crate::clock::Clock;
 use crate::domain::{Event, LiveEvent, StopReason};
+pub use fallback::FailedModel;
 
 /// The first and the longest pause between two attempts, before jitter shortens them. A provider
 /// can request a longer pause.
@@ -45,6 +47,8 @@ pub struct SessionParts {
     /// The models in order of preference. When one is unavailable, the next one that fits the cost
     /// limit takes over.
     pub models: Vec<ModelInUse>,
+    /// The names of those of the models that are on hold, so that the session does not ask them.
+    pub passed_over: Vec<String>,
     /// Delimits tool output as untrusted content.
     pub marker: Marker,
     pub sink: Arc<dyn EventSink>,
@@ -98,6 +102,7 @@ pub struct Session {
     broken_off: Mutex<BrokenOff>,
     /// Usage of the broken-off model calls that the machine has not counted yet.
     uncounted: Mutex<BrokenOff>,
+    failed_models: Mutex<Vec<FailedModel>>,
 }
 
 /// The result of a session.
@@ -109,6 +114,8 @@ pub struct SessionResult {
     pub counters: Counters,
     /// The change plan of the session.
     pub changes: Changes,
+    /// The models that failed and have not answered since.
+    pub failed_models: Vec<FailedModel>,
     /// Number of processes of all calls that survived an attempt to kill them.
     pub survivors: u64,
     /// Whether the stop of the daemon suspended the session. `end` then says `interrupted`.
@@ -129,6 +136,7 @@ impl Session {
             is_suspending: AtomicBool::new(false),
             broken_off: Mutex::default(),
             uncounted: Mutex::default(),
+            failed_models: Mutex::default(),
         }
     }
 
@@ -138,8 +146,13 @@ impl Session {
     /// action. *Cancel*: use [`SessionParts::stop`]. This function then returns after the processes
     /// of the tools have ended. Dropping the future does not wait for them.
     pub async fn run(mut self, task: String) -> SessionResult {
-        let step = self.parts.machine.step(Input::Start(task));
-        let ended = self.drive(step).await;
+        let ended = match self.pass_over(0).await {
+            Ok(()) => {
+                let step = self.parts.machine.step(Input::Start(task));
+                self.drive(step).await
+            }
+            Err(error) => Err(error),
+        };
         self.concluded(ended)
     }
 
@@ -147,7 +160,9 @@ impl Session {
     /// this name. Otherwise behaves like [`Self::run`].
     pub async fn resume(mut self, rebuilt: Rebuilt, model: Option<&str>) -> SessionResult {
         let at = self.parts.models.iter().position(|known| Some(known.name.as_str()) == model);
-        self.at.store(at.unwrap_or(0), Ordering::Relaxed);
+        if let Err(error) = self.pass_over(at.unwrap_or(0)).await {
+            return self.concluded(Err(error));
+        }
         let ended = match rebuilt {
             Rebuilt::Act { events, action } => self.drive(Step { events, action }).await,
             Rebuilt::Calls(cut) => match self.finish_calls(cut).await {
@@ -181,6 +196,7 @@ impl Session {
             end,
             counters,
             changes: self.parts.machine.changes().clone(),
+            failed_models: self.failed_models.into_inner().unwrap_or_else(PoisonError::into_inner),
             survivors: self.survivors.load(Ordering::Relaxed),
             is_suspended: self.is_suspended.load(Ordering::Relaxed),
         }
@@ -246,35 +262,6 @@ impl Session {
         }
     }
 
-    /// Calls the current model. If that model is unavailable, falls back to the next one that fits
-    /// the cost limit.
-    async fn call_with_fallbacks(&self) -> Result<Input, RecordError> {
-        loop {
-            let at = self.at.load(Ordering::Relaxed);
-            let Some(model) = self.parts.models.get(at) else {
-                let error = ModelError::new(ErrorClass::NotFound, "no model is configured");
-                return Ok(Input::ModelFailed(error));
-            };
-            let error = match self.call_with_retries(model).await? {
-                Input::ModelFailed(error) => error,
-                input => return Ok(input),
-            };
-            let is_unavailable = error.class.stop_reason() == StopReason::ProviderUnavailable
-                && error.class != ErrorClass::BadToolGeneration;
-            let mut others = self.parts.models.iter().enumerate().skip(at + 1);
-            let affordable =
-                others.find(|(_, next)| self.parts.machine.affords(self.facts_of(next).price));
-            let Some((to, next)) = affordable.filter(|_| is_unavailable) else {
-                return Ok(Input::ModelFailed(error));
-            };
-            let (class, message) = (error.class.as_str(), &error.message);
-            let why = format!("`{}` is unavailable ({class}: {message})", model.name);
-            let warning = self.take_broken_off().fallback_warning(&next.name, &why);
-            self.parts.sink.record(warning).await?;
-            self.at.store(to, Ordering::Relaxed);
-        }
-    }
-
     async fn call_with_retries(&self, model: &ModelInUse) -> Result<Input, RecordError> {
         let wait = Arc::new(ModelWait::new(&model.name));
         tokio::select! {
@@ -317,6 +304,7 @@ impl Session {
                         );
                         self.parts.sink.record(Event::warning("stop_reason", message)).await?;
                     }
+                    self.parts.waits.note_answer(&model.name);
                     let first = deltas.first_ms.load(Ordering::Relaxed);
                     return Ok(Input::Reply {
                         reply: Box::new(reply),

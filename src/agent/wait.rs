@@ -1,7 +1,7 @@
 //! The model calls in progress. The daemon reads them: a run that waits for its model works on
 //! nothing, so its place does not hold up the runs of other models.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -53,7 +53,15 @@ pub struct ModelWaits(Arc<Listed>);
 #[derive(Debug, Default)]
 struct Listed {
     waits: Mutex<BTreeMap<String, Arc<ModelWait>>>,
+    answers: Mutex<Answers>,
     added: Notify,
+}
+
+/// The models whose answers the daemon wants to hear of.
+#[derive(Debug, Default)]
+struct Answers {
+    wanted: BTreeSet<String>,
+    arrived: BTreeSet<String>,
 }
 
 impl ModelWaits {
@@ -63,7 +71,32 @@ impl ModelWaits {
         self.locked().clone()
     }
 
-    /// Returns as soon as a call has been listed since it last returned. Supports one caller.
+    /// Sets the models whose next answer is to be noted.
+    pub fn want_answers(&self, models: BTreeSet<String>) {
+        self.answers().wanted = models;
+    }
+
+    /// Returns the models that have answered since the last call, of those that were wanted.
+    #[must_use]
+    pub fn take_answers(&self) -> BTreeSet<String> {
+        std::mem::take(&mut self.answers().arrived)
+    }
+
+    /// Notes that a model has answered.
+    pub(super) fn note_answer(&self, model: &str) {
+        let mut answers = self.answers();
+        if answers.wanted.remove(model) {
+            answers.arrived.insert(model.to_owned());
+            self.0.added.notify_one();
+        }
+    }
+
+    fn answers(&self) -> MutexGuard<'_, Answers> {
+        self.0.answers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns as soon as a call has been listed, or a wanted answer has arrived, since it last returned.
+    /// Supports one caller.
     ///
     /// *Cancel*: safe.
     pub async fn added(&self) {
@@ -127,5 +160,19 @@ mod tests {
         assert_eq!(listed(), Some(("m".to_owned(), true)));
         drop(listing);
         assert_eq!(listed(), None);
+    }
+
+    #[tokio::test]
+    async fn only_a_wanted_answer_is_noted_and_once() {
+        let waits = ModelWaits::default();
+        waits.note_answer("m");
+        assert!(waits.take_answers().is_empty());
+        waits.want_answers(BTreeSet::from(["m".to_owned()]));
+        waits.note_answer("other");
+        waits.note_answer("m");
+        waits.note_answer("m");
+        waits.added().await;
+        assert_eq!(waits.take_answers(), BTreeSet::from(["m".to_owned()]));
+        assert!(waits.take_answers().is_empty());
     }
 }

@@ -31,6 +31,7 @@ pub(crate) async fn notify(context: &Context, args: &NotifyArgs) -> Result<ExitC
     let message = Message {
         event: "test".to_owned(),
         job: None,
+        model: None,
         run_id: None,
         outcome: None,
         verdict: None,

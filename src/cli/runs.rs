@@ -151,6 +151,9 @@ fn outcome(row: &RunSummary) -> String {
     if let Some(reason) = row.stop_reason.filter(|reason| *reason != StopReason::Completed) {
         let _ = write!(out, ": {reason}");
     }
+    if let Some(waits_for) = &row.waits_for {
+        let _ = write!(out, ": waits for {waits_for}");
+    }
     if let Some(verdict) = &row.verdict {
         let _ = write!(out, ", {verdict}");
     }

@@ -74,6 +74,13 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
                 wait.since.format("%H:%M:%S UTC"),
             ));
         }
+        for hold in report.holds.iter().filter(|hold| hold.waiting > 0) {
+            out.push_str(&format!(
+                "waits          {} for the model `{}`, which is on hold\n",
+                output::counted(hold.waiting, "run"),
+                hold.model,
+            ));
+        }
         for reason in &report.degraded {
             out.push_str(&format!("degraded       {reason}\n"));
         }

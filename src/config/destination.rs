@@ -302,8 +302,10 @@ pub(crate) fn daemon_rules(
             Some(_) => {}
         }
         let Some(words) = &raw.on else {
-            diagnostics
-                .error(&here, "`on` is missing: list the events, such as [degraded, recovered]");
+            diagnostics.error(
+                &here,
+                "`on` is missing: list the events, such as [unavailable, degraded, recovered]",
+            );
             continue;
         };
         let mut on = Vec::new();
@@ -311,14 +313,16 @@ pub(crate) fn daemon_rules(
             let pointer = format!("{here}/on/{nth}");
             match DaemonEvent::ALL.iter().find(|event| event.as_str() == word) {
                 Some(event) => on.push(*event),
-                None if word == "unavailable" => {
-                    diagnostics.error(&pointer, "`unavailable` is not in this version");
-                }
                 None => {
-                    let message = format!("unknown event `{word}`: use degraded or recovered");
+                    let message =
+                        format!("unknown event `{word}`: use unavailable, degraded or recovered");
                     diagnostics.error(&pointer, message);
                 }
             }
+        }
+        if on == [DaemonEvent::Recovered] {
+            let message = "`recovered` is sent only after `unavailable` or `degraded`: list one of them as well";
+            diagnostics.error(&format!("{here}/on"), message);
         }
         rules.push(DaemonRule { to, on });
     }
@@ -392,7 +396,7 @@ pub(crate) fn notice_rules(
                 NoticeEvents::Listed(events)
             }
         };
-        rules.push(NoticeRule { to: to.to_owned(), on });
+        rules.push(NoticeRule { to: to.to_owned(), on, knows_outage: false });
     }
     rules
 }

@@ -74,7 +74,7 @@ pub(crate) struct RawSettings {
     pub(crate) web_search: Option<RawWebSearch>,
     /// Destinations of notifications by name; the `notify` of jobs refers to these names.
     pub(crate) notifications: Option<BTreeMap<String, RawDestination>>,
-    /// Who is told of the daemon itself: degraded, recovered.
+    /// Who is told of the daemon itself: unavailable, degraded, recovered.
     pub(crate) notify: Option<Vec<RawNotify>>,
     /// Ping of the daemon, as long as the ledger can be written and no slot is undecided for over a minute.
     pub(crate) heartbeat: Option<RawHeartbeat>,

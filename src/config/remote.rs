@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use sha2::{Digest as _, Sha256};
+
 use super::profile::Profile;
 use super::raw::RawProfile;
 use crate::catalogue::{ChatRules, Effort, ReasoningForm, Traits};
@@ -197,6 +199,15 @@ impl Remote {
     #[must_use]
     pub fn first_byte(&self) -> Duration {
         if self.stream { self.first_byte_timeout } else { self.timeout }
+    }
+
+    /// Returns the digest (SHA-256, hex) of what decides whether the model answers: its server, its name
+    /// there, the key and the headers.
+    #[must_use]
+    pub fn access_digest(&self) -> String {
+        let Self { format, base_url, model, api_key, headers, .. } = self;
+        let access = serde_json::json!([format.as_str(), base_url, model, api_key, headers]);
+        hex::encode(Sha256::digest(access.to_string()))
     }
 
     /// Returns the context window in tokens.

@@ -7,6 +7,7 @@
 
 mod effect;
 mod ends;
+mod holds;
 mod left;
 mod open;
 mod queue;
@@ -26,6 +27,7 @@ use crate::domain::{JobName, Origin, RunId, Stop, Trigger};
 use crate::store::QueuedRun;
 pub(super) use effect::{Change, Effect, Input, NextAttempt, SlotEnd};
 pub(super) use ends::is_good;
+use holds::Holds;
 pub(super) use left::{input_of_left, is_left};
 use queue::{Queue, Ticket};
 pub(super) use starts::model_of;
@@ -80,8 +82,8 @@ pub(super) enum Phase {
     },
     /// A task works on it.
     Active {
-        /// The name of its model; empty if it has none.
-        model: String,
+        /// The models with which it began.
+        admission: Admission,
         is_resumed: bool,
     },
     /// Only recovery works on it: it has begun and not ended, or it has not begun and recovery must
@@ -103,6 +105,23 @@ pub(super) struct Fault {
     pub(super) since: DateTime<Utc>,
     /// When to try again.
     pub(super) after: Instant,
+}
+
+/// The models with which a queued run begins.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Admission {
+    /// The first model that it asks; empty if it has none.
+    pub(super) model: String,
+    /// Its models that are on hold, which it does not ask.
+    pub(super) passed_over: Vec<String>,
+    /// The model that it asks again after a hold.
+    asks_again: Option<String>,
+}
+
+impl Admission {
+    fn of_model(model: &str) -> Self {
+        Self { model: model.to_owned(), ..Self::default() }
+    }
 }
 
 /// The phases without their data.
@@ -183,6 +202,7 @@ pub(super) struct Book {
     delayed: BTreeSet<(DateTime<Utc>, RunId)>,
     /// Which queued run may start.
     queue: Queue,
+    holds: Holds,
     /// Whether the last run of each job succeeded.
     pub(super) outcomes: HashMap<JobName, bool>,
 }
@@ -297,6 +317,7 @@ impl Book {
         let run = self.runs.remove(run_id)?;
         self.unlist(run_id, &run);
         self.remove_from_queue(&run, &run.phase);
+        self.end_probe(run_id);
         Some(run)
     }
 
@@ -310,6 +331,9 @@ impl Book {
         self.add_to_queue(run_id, &mut run);
         self.remove_from_queue(&run, &old);
         self.runs.insert(run_id.clone(), run);
+        if matches!(old, Phase::Active { .. }) {
+            self.end_probe(run_id);
+        }
         Some(old)
     }
 

@@ -1,5 +1,7 @@
 //! Commands to the supervisor, and its replies.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
 use tokio::sync::oneshot;
 
@@ -20,6 +22,8 @@ pub enum Command {
     CancelAll(Option<String>, Option<Person>, oneshot::Sender<Result<Vec<RunId>, CommandError>>),
     /// Tell whether this run is queued or active.
     IsKnown(RunId, oneshot::Sender<bool>),
+    /// Tell what each of these runs waits for, unless it has begun or is over.
+    WaitsFor(Vec<String>, oneshot::Sender<BTreeMap<String, String>>),
     /// Run a job for due times of the past; the reply is their number.
     Backfill(BackfillRequest, oneshot::Sender<Result<usize, CommandError>>),
     /// Pause a job, with a note; the reply tells when it was paused.

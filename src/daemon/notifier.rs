@@ -138,6 +138,7 @@ impl Notifier {
         let message = Message {
             event: "alive".to_owned(),
             job: None,
+            model: None,
             run_id: None,
             outcome: None,
             verdict: None,

@@ -120,6 +120,12 @@ impl Outbox {
                 let NextAttempt { failed, queued, reason } = &**next;
                 ledger.retry(failed.clone(), queued.clone(), reason.clone(), now).await
             }
+            Change::Hold { hold, messages } => {
+                ledger.keep_hold(hold.clone(), messages.clone()).await
+            }
+            Change::EndHold { model, messages } => {
+                ledger.end_hold(model.clone(), messages.clone()).await
+            }
         }
     }
 
@@ -129,7 +135,11 @@ impl Outbox {
             Change::EndRun(end) => end.run_id == *run_id,
             Change::EndWaiting(ended) => ended.runs.contains(run_id),
             Change::Retry(next) => next.failed == *run_id,
-            Change::GiveUp(..) | Change::Running(_) | Change::WaitAgain(..) => false,
+            Change::GiveUp(..)
+            | Change::Running(_)
+            | Change::WaitAgain(..)
+            | Change::Hold { .. }
+            | Change::EndHold { .. } => false,
         })
     }
 

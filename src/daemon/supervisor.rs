@@ -145,6 +145,7 @@ impl Supervisor {
         let keeps_earlier = supervisor.book.count(Kind::Open) > 0;
         let last_seen = supervisor.due.last_seen;
         supervisor.parts.ledger.add_downtime(last_seen, now, keeps_earlier).await?;
+        supervisor.load_holds().await?;
         supervisor.load_queue(now).await?;
         supervisor.look_at_clock(now).await?;
         supervisor.settle_downtime(now).await?;
@@ -171,7 +172,10 @@ impl Supervisor {
                 () = self.due.ticker.woken() => self.tick().await,
                 () = tokio::time::sleep_until(wake) => self.tick().await,
                 // A run that waits for its model gives its place to the runs of other models.
-                () = self.parts.host.waits.added() => self.fill().await,
+                () = self.parts.host.waits.added() => {
+                    self.take_answers().await;
+                    self.fill().await;
+                }
                 Some(command) = self.commands.recv() => self.on_command(command).await,
                 Some(joined) = self.tasks.runs.join_next(), if !self.tasks.runs.is_empty() => self.on_ended(joined).await,
                 Some(recovery) = self.tasks.recovery.join_next(), if !self.tasks.recovery.is_empty() => {
@@ -202,7 +206,8 @@ impl Supervisor {
             return look;
         }
         let now = self.parts.host.clock.now();
-        let next = self.due.next_start().into_iter().chain(self.book.next_attempt_at()).min();
+        let next = self.due.next_start().into_iter().chain(self.book.next_attempt_at());
+        let next = next.chain(self.book.next_hold_change()).min();
         let next = next.map(|at| (at - now).to_std().unwrap_or_default());
         let wake = next.map_or(look, |next| look.min(Instant::now() + next));
         self.outbox.not_before().map_or(wake, |not_before| wake.max(not_before))
@@ -289,6 +294,19 @@ impl Supervisor {
                 return;
             }
         }
+    }
+
+    /// Takes the answers of models on hold.
+    async fn take_answers(&mut self) {
+        let answered = self.parts.host.waits.take_answers();
+        if !answered.is_empty() {
+            self.act(Input::Answered(answered)).await;
+        }
+    }
+
+    /// Asks to hear of the answers of the models on hold.
+    fn want_answers(&self) {
+        self.parts.host.waits.want_answers(self.book.awaited_models());
     }
 
     /// Returns the active runs that wait for their models.

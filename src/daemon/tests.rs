@@ -8,8 +8,18 @@ use crate::config::{Config, Environment, FileSet, SecretsMode, Trust, load};
 /// Writes a configuration with these jobs into a directory, and loads it. Its only model answers
 /// `done`; it has no tools.
 pub(super) fn config_in(directory: &Path, jobs: &str) -> Arc<Config> {
+    let settings = "timezone: UTC\nmodels: {m: {provider: scripted, script: s.yaml}}\n";
+    config_of(directory, settings, jobs)
+}
+
+/// Loads a configuration with these settings and jobs.
+pub(super) fn config_with(settings: &str, jobs: &str) -> Arc<Config> {
+    config_of(tempfile::tempdir().unwrap().path(), settings, jobs)
+}
+
+fn config_of(directory: &Path, settings: &str, jobs: &str) -> Arc<Config> {
     let files = [
-        ("config.yaml", "timezone: UTC\nmodels: {m: {provider: scripted, script: s.yaml}}\n"),
+        ("config.yaml", settings),
         ("s.yaml", "steps: [{say: done}]\n"),
         ("tools.yaml", "version: 1\ntools: []\n"),
         ("jobs.yaml", jobs),

@@ -122,6 +122,20 @@ pub struct StatusWait {
     pub since: DateTime<Utc>,
 }
 
+/// A model on hold, in `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusHold {
+    /// The name of the model in the configuration.
+    pub model: String,
+    /// Its last error.
+    pub cause: String,
+    pub since: DateTime<Utc>,
+    /// When a run asks the model again.
+    pub until: DateTime<Utc>,
+    /// The number of queued runs that wait for it.
+    pub waiting: usize,
+}
+
 /// The report of `status`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReport {
@@ -146,6 +160,9 @@ pub struct StatusReport {
     /// The models that give no answer now, and the runs that wait for each.
     #[serde(default)]
     pub waits: Vec<StatusWait>,
+    /// The models on hold.
+    #[serde(default)]
+    pub holds: Vec<StatusHold>,
     /// The parameters that providers refuse for the configured models; null if the ledger did not
     /// answer.
     #[serde(default)]

@@ -8,6 +8,7 @@ mod call;
 mod category;
 mod dropped_parameter;
 mod event;
+mod hold;
 mod ids;
 mod notice;
 mod origin;
@@ -25,6 +26,7 @@ pub use event::{
     CallEnd, CallStart, DecisionKind, Event, FIRST_PREV, FORMAT_VERSION, InputSource, Line,
     LiveEvent, PolicyDecision, PreflightItem,
 };
+pub use hold::{Hold, Outage};
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
 pub use notice::{
     DaemonEvent, DaemonRule, JobState, Message, NoticeEvent, NoticeEvents, NoticeRule, RunNotice,

@@ -4,7 +4,7 @@
 //! entered, and `recovered` when a state that was told is left, so that a job whose state stays the
 //! same sends no further message. *Source*: `docs/design/config.md`, "Notifications".
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
@@ -83,23 +83,54 @@ pub struct DaemonRule {
 /// An event of the daemon itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DaemonEvent {
-    /// `status` lists a problem.
+    /// A model is on hold.
+    Unavailable,
+    /// `status` lists another problem.
     Degraded,
-    /// `status` lists no problem any more.
+    /// What was told is over.
     Recovered,
 }
 
 impl DaemonEvent {
     /// Every event of the daemon.
-    pub const ALL: &'static [Self] = &[Self::Degraded, Self::Recovered];
+    pub const ALL: &'static [Self] = &[Self::Unavailable, Self::Degraded, Self::Recovered];
 
     /// Returns the word of the event.
     #[must_use]
     pub fn as_str(self) -> &'static str {
         match self {
+            Self::Unavailable => "unavailable",
             Self::Degraded => "degraded",
             Self::Recovered => "recovered",
         }
+    }
+}
+
+impl DaemonRule {
+    /// Returns the messages about an event of the daemon, or of one of its models. `recovered` is told
+    /// to those who were told `of`, the event that is over.
+    #[must_use]
+    pub fn messages(
+        rules: &[Self],
+        event: DaemonEvent,
+        of: DaemonEvent,
+        model: Option<&str>,
+        summary: &str,
+        at: DateTime<Utc>,
+    ) -> Vec<(String, Message)> {
+        let rules = rules.iter().filter(|rule| rule.on.contains(&event) && rule.on.contains(&of));
+        let message = Message {
+            event: event.as_str().to_owned(),
+            job: None,
+            model: model.map(str::to_owned),
+            run_id: None,
+            outcome: None,
+            verdict: None,
+            summary: summary.to_owned(),
+            command: "dutyd status".to_owned(),
+            at,
+        };
+        rules.map(|rule| (rule.to.clone(), message.clone())).collect()
     }
 }
 
@@ -109,6 +140,9 @@ pub struct NoticeRule {
     /// The name of the destination.
     pub to: String,
     pub on: NoticeEvents,
+    /// Whether the destination is told of the outage that made the run fail. It is then not told
+    /// `failed` as well.
+    pub knows_outage: bool,
 }
 
 /// The events that a destination is told.
@@ -148,6 +182,9 @@ pub struct Message {
     pub event: String,
     /// The job; `None` for a message about the daemon, and for a test.
     pub job: Option<String>,
+    /// The model of a message about its hold.
+    #[serde(default)]
+    pub model: Option<String>,
     pub run_id: Option<String>,
     pub outcome: Option<Outcome>,
     pub verdict: Option<String>,
@@ -167,6 +204,9 @@ pub struct JobState {
     pub since: DateTime<Utc>,
     /// For each destination, the state that it was told and that is not over for it.
     pub told: BTreeMap<String, ToldState>,
+    /// The destinations that were not told the state when it was entered, because they knew its cause.
+    #[serde(default)]
+    pub held_back: BTreeSet<String>,
 }
 
 /// A state that a destination was told.
@@ -208,10 +248,10 @@ impl JobState {
         };
         let is_entered = before.as_ref().is_none_or(|before| before.state != state);
         let has_changed = before.as_ref().is_some_and(|before| before.state != state);
-        let (since, mut told) = match before {
-            Some(before) if !is_entered => (before.since, before.told),
-            Some(before) => (run.at, before.told),
-            None => (run.at, BTreeMap::new()),
+        let (since, mut told, mut held_back) = match before {
+            Some(before) if !is_entered => (before.since, before.told, before.held_back),
+            Some(before) => (run.at, before.told, BTreeSet::new()),
+            None => (run.at, BTreeMap::new(), BTreeSet::new()),
         };
         for rule in rules {
             let mut tell = |event: &NoticeEvent, since: Option<DateTime<Utc>>| {
@@ -234,8 +274,13 @@ impl JobState {
                 told.remove(&rule.to);
             }
             let was_told = told.get(&rule.to).is_some_and(|earlier| earlier.state == state);
-            if let (Some(own), true, true, false) = (&own, is_listed, is_entered, was_told) {
+            let is_new = is_entered || held_back.contains(&rule.to);
+            let is_due = is_listed && is_new && !was_told;
+            if is_due && rule.knows_outage {
+                held_back.insert(rule.to.clone());
+            } else if let Some(own) = own.as_ref().filter(|_| is_due) {
                 tell(own, None);
+                held_back.remove(&rule.to);
                 told.insert(rule.to.clone(), ToldState { state: state.clone(), since: run.at });
             } else if let Some(earlier) = earlier.filter(|_| is_over)
                 && rule.has_event(&NoticeEvent::Recovered)
@@ -249,7 +294,7 @@ impl JobState {
                 tell(&NoticeEvent::Succeeded, None);
             }
         }
-        (Some(Self { state, since, told }), messages)
+        (Some(Self { state, since, told, held_back }), messages)
     }
 }
 
@@ -285,6 +330,7 @@ impl RunNotice {
         Message {
             event: event.to_owned(),
             job: Some(job.to_string()),
+            model: None,
             run_id: Some(self.run_id.clone()),
             outcome: Some(self.outcome),
             verdict: self.verdict.clone(),
@@ -328,7 +374,8 @@ mod tests {
     /// Returns the events after each of the runs, with a restart between any two.
     fn events(on: &[&str], runs: &str) -> Vec<String> {
         let on = on.iter().map(|word| NoticeEvent::parse(word).unwrap()).collect();
-        let rules = [NoticeRule { to: "ops".into(), on: NoticeEvents::Listed(on) }];
+        let rules =
+            [NoticeRule { to: "ops".into(), on: NoticeEvents::Listed(on), knows_outage: false }];
         let mut kept: Option<String> = None;
         let mut events = Vec::new();
         for (at, word) in runs.split(' ').enumerate() {
@@ -375,6 +422,25 @@ mod tests {
     }
 
     #[test]
+    fn a_failure_of_an_outage_that_was_told_is_held_back_until_another_cause() {
+        let on = NoticeEvents::Listed(vec![NoticeEvent::Failed, NoticeEvent::Recovered]);
+        let rules = |knows_outage| [NoticeRule { to: "ops".into(), on: on.clone(), knows_outage }];
+        let mut state = None;
+        let mut events = Vec::new();
+        for (at, (word, knows_outage)) in
+            [("F", true), ("F", true), ("F", false), ("-", false), ("F", true), ("-", false)]
+                .into_iter()
+                .enumerate()
+        {
+            let (after, messages) =
+                JobState::after(state, &run(word, at as i64), &rules(knows_outage));
+            state = after;
+            events.extend(messages.into_iter().map(|(_, of)| format!("{at} {}", of.event)));
+        }
+        assert_eq!(events, ["2 failed", "3 recovered"]);
+    }
+
+    #[test]
     fn other_events_are_told_each_time() {
         assert_eq!(events(&["succeeded"], "- F ok"), ["0 succeeded", "2 succeeded"]);
         assert_eq!(
@@ -385,7 +451,8 @@ mod tests {
 
     #[test]
     fn a_dead_mans_switch_hears_of_each_run() {
-        let rules = [NoticeRule { to: "ping".into(), on: NoticeEvents::EachRun }];
+        let rules =
+            [NoticeRule { to: "ping".into(), on: NoticeEvents::EachRun, knows_outage: false }];
         let (state, first) = JobState::after(None, &run("F", 0), &rules);
         let (_, second) = JobState::after(state, &run("F", 1), &rules);
         assert_eq!((first[0].1.event.as_str(), second[0].1.event.as_str()), ("failed", "failed"));

@@ -25,7 +25,8 @@ use super::temporary::with_room;
 use super::tool_context::gate_rules;
 use super::verify::Checks;
 use crate::agent::{
-    End, EventSink as _, Machine, Marker, Rules, Session, SessionParts, SessionResult, SystemPrompt,
+    End, EventSink as _, Machine, Marker, ModelInUse, Rules, Session, SessionParts, SessionResult,
+    SystemPrompt,
 };
 use crate::config::SandboxMode;
 use crate::domain::{
@@ -294,10 +295,13 @@ pub(super) async fn session_parts(
         loop_window: spec.job.loop_window,
     };
     let models = models(spec, host, history).await;
-    let facts = models.first().map(|model| model.facts).ok_or_else(no_model)?;
+    let is_asked = |model: &&ModelInUse| !spec.passed_over.contains(&model.name);
+    let first = models.iter().find(is_asked).or(models.first());
+    let facts = first.map(|model| model.facts).ok_or_else(no_model)?;
     Ok(SessionParts {
         machine: Machine::new(rules, facts, scope.toolbox.clone(), system),
         models,
+        passed_over: spec.passed_over.clone(),
         verifier: Arc::new(Checks::of(scope, marker(scope)?, history)),
         marker: marker(scope)?,
         sink: scope.sink.clone(),

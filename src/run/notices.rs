@@ -184,6 +184,7 @@ impl Notices {
                 let message = Message {
                     event: event.to_owned(),
                     job: Some(spec.job.name.to_string()),
+                    model: None,
                     run_id: Some(spec.run_id.to_string()),
                     outcome: None,
                     verdict: None,

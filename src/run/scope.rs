@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::budget::{millionths, reserve};
-use super::ended::{Ended, RunExit, session_end};
+use super::ended::{Ended, RunExit, outages, session_end};
 use super::history::RunHistory;
 use super::host::{Host, RunError};
 use super::mcp::{ServerReady, Servers, usable_servers};
@@ -274,6 +274,7 @@ impl RunScope {
         let by = self.stop.given().and_then(|stop| stop.by);
         let worked = self.worked + self.started.elapsed();
         let end = session_end(&result, worked, by, &self.ctx.redactor);
+        let outages = outages(result.failed_models, &self.spec.config);
         if result.is_suspended {
             let reason = "the daemon stopped; the run continues at its next start".to_owned();
             if let Err(error) = self.sink.record(Event::SessionSuspended { reason }).await {
@@ -286,6 +287,7 @@ impl RunScope {
                 exit: RunExit::Suspended,
                 has_started_change: self.sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
+                outages: Vec::new(),
             };
         }
         let is_good = matches!(end.outcome, Outcome::Succeeded | Outcome::Planned);
@@ -299,7 +301,8 @@ impl RunScope {
                 notice_of_end(&self.spec.run_id, job, &end, self.host.clock.now())
             }),
         };
-        finish(&self.spec.run_id, facts, &self.host, &self.sink, self.lock, end).await
+        let ended = finish(&self.spec.run_id, facts, &self.host, &self.sink, self.lock, end).await;
+        Ended { outages, ..ended }
     }
 }
 
@@ -356,6 +359,7 @@ async fn finish(
                 exit: RunExit::RecordFailed,
                 has_started_change: sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
+                outages: Vec::new(),
             };
         }
     };
@@ -389,6 +393,7 @@ async fn finish(
         exit,
         has_started_change: sink.has_started_change.load(Ordering::Relaxed),
         row,
+        outages: Vec::new(),
     }
 }
 

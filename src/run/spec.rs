@@ -29,6 +29,8 @@ pub struct RunSpec {
     pub has_person: bool,
     /// Whether the run stays in the queue of the ledger until its first line is written.
     pub is_queued: bool,
+    /// The models of the job that are on hold, which the run does not ask.
+    pub passed_over: Vec<String>,
 }
 
 impl RunSpec {
@@ -156,6 +158,7 @@ impl RunSpec {
             mode,
             has_person: false,
             is_queued: false,
+            passed_over: Vec::new(),
         })
     }
 }

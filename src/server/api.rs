@@ -140,13 +140,31 @@ impl Api {
         let queue = self.ledger(|reader| reader.queue_rows()).await?;
         let open = self.state.open_rows();
         let ended = self.index.runs(filter.clone()).await.map_err(internal)?;
-        let rows = all_runs(queue, open, ended, &filter);
+        let mut rows = all_runs(queue, open, ended, &filter);
+        self.tell_waits(&mut rows).await;
         if rows.is_empty()
             && let Some(job) = filter.job
         {
             self.must_know(&job).await?;
         }
         Ok(rows)
+    }
+
+    /// Adds what the queued runs wait for.
+    async fn tell_waits(&self, rows: &mut [RunSummary]) {
+        let is_queued = |row: &&RunSummary| row.started_at.is_none() && row.ended_at.is_none();
+        let queued: Vec<String> =
+            rows.iter().filter(is_queued).map(|row| row.run_id.clone()).collect();
+        if queued.is_empty() {
+            return;
+        }
+        // A daemon that is stopping tells nothing more.
+        let Ok(mut waits) = self.ask(|reply| Command::WaitsFor(queued, reply)).await else {
+            return;
+        };
+        for row in rows {
+            row.waits_for = waits.remove(&row.run_id);
+        }
     }
 
     /// Rejects the name of a job that neither the configuration nor the ledger knows.

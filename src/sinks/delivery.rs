@@ -142,15 +142,17 @@ impl Delivery<'_> {
         deliver(request.body(body)).await
     }
 
-    /// Returns an event of the events API. The states of a job share one incident, which its recovery
-    /// resolves.
+    /// Returns an event of the events API. The states of a job, of a model or of the daemon share one
+    /// incident, which its recovery resolves.
     fn incident(&self, routing_key: &str) -> Value {
-        let Message { event, job, run_id, summary, command, at, .. } = self.message;
-        let is_state =
-            matches!(event.as_str(), "failed" | "degraded") || event.starts_with("status:");
-        let incident = match job {
-            Some(job) => format!("dutyd/{}/{job}", self.host),
-            None => format!("dutyd/{}", self.host),
+        let Message { event, job, model, run_id, summary, command, at, .. } = self.message;
+        let is_state = matches!(event.as_str(), "failed" | "degraded" | "unavailable")
+            || event.starts_with("status:");
+        let incident = match (job, model) {
+            (Some(job), _) => format!("dutyd/{}/{job}", self.host),
+            // The name of a job has no space.
+            (None, Some(model)) => format!("dutyd/{}/model {model}", self.host),
+            (None, None) => format!("dutyd/{}", self.host),
         };
         if event == "recovered" {
             return json!({"routing_key": routing_key, "event_action": "resolve", "dedup_key": incident});
@@ -276,6 +278,7 @@ mod tests {
 
     fn message(event: &str) -> Message {
         Message {
+            model: None,
             event: event.to_owned(),
             job: Some("web".into()),
             run_id: Some("r1".into()),

@@ -281,7 +281,10 @@ pub(super) fn tell_of_run(
     insert(transaction, &messages)
 }
 
-fn insert(transaction: &Connection, messages: &[(String, Message)]) -> rusqlite::Result<()> {
+pub(super) fn insert(
+    transaction: &Connection,
+    messages: &[(String, Message)],
+) -> rusqlite::Result<()> {
     let mut insert = transaction.prepare_cached(
         "INSERT INTO messages (destination, created_at, message) VALUES (?1, ?2, ?3)",
     )?;
@@ -341,7 +344,7 @@ mod tests {
 
     fn rules() -> Vec<NoticeRule> {
         let on = NoticeEvents::Listed(vec![NoticeEvent::Failed, NoticeEvent::Changed]);
-        vec![NoticeRule { to: "ops".into(), on }]
+        vec![NoticeRule { to: "ops".into(), on, knows_outage: false }]
     }
 
     fn end(nth: u128) -> RunEnd {

@@ -16,6 +16,7 @@ pub(crate) mod faults;
 mod files;
 mod given_up;
 mod guards;
+mod holds;
 mod identity;
 mod index;
 mod ledger;

@@ -460,10 +460,14 @@ mod tests {
             queued: Some(QueuedRun { run_id, job, origin: origin.clone(), not_before: None }),
         };
         ledger.claim(Claim { slots: vec![slot], ..Claim::default() }, at(60)).await.unwrap();
-        let before = SCHEMA.migrations.len() - 2;
+        let before = SCHEMA
+            .migrations
+            .iter()
+            .position(|step| step.contains("queue ADD COLUMN epoch"))
+            .unwrap();
         let sql = format!(
             "ALTER TABLE queue DROP COLUMN epoch; DROP TABLE run_notices; DROP TABLE job_states;
-             DROP TABLE messages; DROP TABLE undelivered; PRAGMA user_version = {before}"
+             DROP TABLE messages; DROP TABLE undelivered; DROP TABLE holds; PRAGMA user_version = {before}"
         );
         ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();
         drop(ledger);

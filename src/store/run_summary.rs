@@ -61,6 +61,9 @@ pub struct RunSummary {
     pub model: String,
     /// The error text, if there is one.
     pub error: Option<String>,
+    /// What a queued run waits for; null for any other run, and if no daemon tells.
+    #[serde(default)]
+    pub waits_for: Option<String>,
     /// The digest of the configuration. Only the index of the runs keeps it, in a column of its own.
     #[serde(skip)]
     pub config_digest: Option<String>,
@@ -142,6 +145,7 @@ impl RunSummary {
             cost_estimated: false,
             model: String::new(),
             error: None,
+            waits_for: None,
             config_digest: None,
         }
     }

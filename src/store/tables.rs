@@ -130,6 +130,11 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE TABLE undelivered (
             destination TEXT PRIMARY KEY, count INTEGER NOT NULL, last_at INTEGER NOT NULL, reason TEXT NOT NULL
         ) WITHOUT ROWID;
+    ", "
+        CREATE TABLE holds (
+            model TEXT PRIMARY KEY, settings TEXT NOT NULL, cause TEXT NOT NULL, since INTEGER NOT NULL,
+            until INTEGER NOT NULL, failures INTEGER NOT NULL, answered_at INTEGER
+        ) WITHOUT ROWID;
     "],
 };
 

@@ -11,6 +11,7 @@ use rusqlite::{Connection, Row, params};
 use super::cells::{Cell, Cells};
 use super::claim::SlotState;
 use super::db::DbError;
+use super::holds::{HOLD_COLUMNS, hold};
 use super::ledger::Ledger;
 use super::losses::{
     Loss, end_queued_run, end_slot, give_up_again, keep_cancelled, keep_pause, raise_epoch,
@@ -225,6 +226,15 @@ const TABLES: &[Table] = &[
         },
         moves: Moves::Aside,
         end: |_, _| Ok("the catalogue applies until the provider is asked again".to_owned()),
+    },
+    Table {
+        name: "holds",
+        key: &["model"],
+        columns: HOLD_COLUMNS,
+        search: Search::Every,
+        read: |row, _| hold(row).map(drop),
+        moves: Moves::Aside,
+        end: |_, _| Ok("the next run asks the model".to_owned()),
     },
     Table {
         name: "prechecks",

@@ -15,19 +15,24 @@ jobs:
 ";
 
 /// A place whose commands all read the clock of the place.
-struct Clocked {
-    place: Place,
+pub(crate) struct Clocked {
+    pub(crate) place: Place,
 }
 
 impl Clocked {
     fn new(now: &str) -> Self {
-        assert!(std::path::Path::new(LIBRARY).exists(), "please install libfaketime");
-        let place = Place::new(&[
+        let files = [
             ("config.yaml", "models: {m: {provider: scripted, script: s.yaml}}\n"),
             ("s.yaml", "steps: [{say: done}]\n"),
             ("tools.yaml", "version: 1\ntools: []\n"),
             ("jobs.yaml", JOBS),
-        ]);
+        ];
+        Self::with_files(now, &files)
+    }
+
+    pub(crate) fn with_files(now: &str, files: &[(&str, &str)]) -> Self {
+        assert!(std::path::Path::new(LIBRARY).exists(), "please install libfaketime");
+        let place = Place::new(files);
         let file = place.path().join("clock").display().to_string();
         let place = place
             .with_env("LD_PRELOAD", LIBRARY)
@@ -41,7 +46,7 @@ impl Clocked {
     }
 
     /// Sets the clock, which then goes on.
-    fn set(&self, now: &str) {
+    pub(crate) fn set(&self, now: &str) {
         let now = DateTime::parse_from_rfc3339(now).unwrap().to_utc();
         let offset = (now - Utc::now()).num_milliseconds();
         let (seconds, milliseconds) = (offset.abs() / 1000, offset.abs() % 1000);

@@ -38,6 +38,7 @@ mod models;
 mod notify;
 mod old_formats;
 mod operator;
+mod outage;
 mod outcome;
 mod plan;
 mod precheck;

@@ -200,6 +200,9 @@ struct Bench {
     read: Arc<Sleeper>,
     stop: watch::Sender<Option<Stop>>,
     prices: Option<Prices>,
+    /// Whether a second model, which says `from the second`, can take over.
+    has_second: bool,
+    passed_over: Vec<String>,
 }
 
 impl Default for Bench {
@@ -214,11 +217,30 @@ impl Default for Bench {
             read: sleeper("look", Category::Read),
             stop: watch::channel(None).0,
             prices: Some(Prices::free()),
+            has_second: false,
+            passed_over: Vec::new(),
         }
     }
 }
 
 impl Bench {
+    fn models(
+        &self,
+        script: Vec<Result<ModelReply, ModelError>>,
+        facts: ModelFacts,
+    ) -> Vec<ModelInUse> {
+        let of = |name: &str, script: Vec<Result<ModelReply, ModelError>>| ModelInUse {
+            name: name.to_owned(),
+            model: Arc::new(Script(Mutex::new(script.into()))),
+            max_retries: 2,
+            prices: self.prices.clone(),
+            facts,
+            parallel_calls: true,
+        };
+        let second = self.has_second.then(|| of("second", vec![say("from the second")]));
+        [of("first", script)].into_iter().chain(second).collect()
+    }
+
     async fn run(&self, script: Vec<Result<ModelReply, ModelError>>) -> SessionResult {
         let tools: Vec<Arc<dyn AgentTool>> = vec![
             self.read.clone(),
@@ -260,6 +282,7 @@ impl Bench {
         let price = self.prices.as_ref().and_then(|prices| prices.at(SystemClock.now()));
         let facts = ModelFacts { price, context_window: 1000, characters_per_token: None };
         Session::new(SessionParts {
+            passed_over: self.passed_over.clone(),
             run_id: "run".into(),
             approver: Arc::new(self.approver),
             verifier: Arc::new(NoChecks),
@@ -272,14 +295,7 @@ impl Bench {
                 })),
                 SystemPrompt { text: "system".into(), ..SystemPrompt::default() },
             ),
-            models: vec![ModelInUse {
-                name: "first".into(),
-                model: Arc::new(Script(Mutex::new(script.into()))),
-                max_retries: 2,
-                prices: self.prices.clone(),
-                facts,
-                parallel_calls: true,
-            }],
+            models: self.models(script, facts),
             marker: Marker::new([0; 32]),
             sink: self.record.clone(),
             stop: StopSignal::new(self.stop.subscribe(), Instant::now() + self.limits.max_duration),
@@ -726,3 +742,20 @@ async fn a_person_is_asked_and_nobody_is_no() {
 
 mod checks;
 mod resumed;
+
+#[tokio::test(start_paused = true)]
+async fn a_session_passes_over_models_on_hold_and_tells_which_models_failed() {
+    let unavailable = || fail(ErrorClass::Overloaded);
+    let bench = Bench { has_second: true, ..Bench::default() };
+    let result = bench.run(vec![unavailable(), unavailable(), unavailable()]).await;
+    assert_eq!(result.end.result.as_deref(), Some("from the second"));
+    let failed: Vec<&str> = result.failed_models.iter().map(|of| of.name.as_str()).collect();
+    assert_eq!(failed, ["first"]);
+    let bench = Bench { passed_over: vec!["first".to_owned()], ..bench };
+    let result = bench.run(vec![say("from the first")]).await;
+    assert_eq!(result.end.result.as_deref(), Some("from the second"));
+    assert!(result.failed_models.is_empty());
+    let bench = Bench::default();
+    let script = vec![fail(ErrorClass::BadToolGeneration), unavailable(), say("ok")];
+    assert!(bench.run(script).await.failed_models.is_empty(), "it has answered since");
+}

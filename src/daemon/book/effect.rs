@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use chrono::{DateTime, Utc};
 
-use super::Waiting;
+use super::{Admission, Waiting};
 use crate::daemon::recovery::{RecordedEnd, Recovery, Resumable};
-use crate::domain::{JobName, Origin, RunId, Stop, StopReason};
+use crate::domain::{Hold, JobName, Message, Origin, RunId, Stop, StopReason};
 use crate::run::{Ended, RunError};
 use crate::store::{EndedRuns, GivenUp, QueuedRun, RunEnd, SlotState};
 
@@ -33,8 +33,8 @@ pub(in crate::daemon) enum Input {
     Recover,
     /// Runs may begin. These active runs wait for their models.
     Room { waiting: BTreeSet<String> },
-    /// The ledger says that this run is active, with this model.
-    Recorded { run_id: RunId, model: String },
+    /// The ledger says that this run is active. It begins with these models.
+    Recorded { run_id: RunId, admission: Admission },
     /// The task of this run has begun; its next attempt repeats this origin.
     Begun { run_id: RunId, origin: Origin },
     /// This run cannot begin.
@@ -54,6 +54,12 @@ pub(in crate::daemon) enum Input {
     /// This run of an open slot has ended under the previous daemon. `next` is the id of the next
     /// attempt, if there is one.
     FoundEnded { run_id: RunId, job: JobName, end: RecordedEnd, next: RunId },
+    /// These models, which were on hold, have answered.
+    Answered(BTreeSet<String>),
+    /// The configuration in effect is another one.
+    Reloaded,
+    /// The clock was set back, from this time.
+    SetBack { before: DateTime<Utc> },
     /// All active runs end.
     StopAll(StopReason),
 }
@@ -99,6 +105,15 @@ pub(in crate::daemon) enum Change {
     /// The run must not be resumed, for this reason.
     GiveUp(RunId, GivenUp),
     Retry(Box<NextAttempt>),
+    /// A model is on hold, or its hold has changed. The messages each have the name of a destination.
+    Hold {
+        hold: Hold,
+        messages: Vec<(String, Message)>,
+    },
+    EndHold {
+        model: String,
+        messages: Vec<(String, Message)>,
+    },
 }
 
 /// The next attempt of a run, for the ledger.

@@ -3,9 +3,10 @@
 use super::effect::{Change, Effect, effect_to_end_waiting};
 use super::retries::FailedRun;
 use super::{Book, Entry, Moment, Phase, Waiting};
+use crate::config::Config;
 use crate::daemon::recovery::RecordedEnd;
 use crate::daemon::rules::{WaitsFor, waits_for, window};
-use crate::domain::{JobName, Outcome, RunId, SessionEnd, StopReason};
+use crate::domain::{JobName, NoticeRule, Outcome, RunId, SessionEnd, StopReason};
 use crate::run::{Ended, RunError, RunExit};
 use crate::store::{GivenUp, RunEnd, SlotState};
 
@@ -19,35 +20,46 @@ pub(in crate::daemon) fn is_good(outcome: Outcome) -> Option<bool> {
     }
 }
 
-/// Returns the change that records the end of a run, which may pause its job.
-pub(in crate::daemon) fn change_to_end(
-    run_id: RunId,
-    job: JobName,
-    outcome: Outcome,
-    stop_reason: StopReason,
-    moment: &Moment<'_>,
-) -> Change {
-    let reason = format!("{outcome} ({stop_reason})");
-    change_to_end_because(run_id, job, outcome, stop_reason, reason, moment)
-}
-
-/// Returns the same change, with a reason of its own for the rows of the slots.
-fn change_to_end_because(
-    run_id: RunId,
-    job: JobName,
-    outcome: Outcome,
-    stop_reason: StopReason,
-    reason: String,
-    moment: &Moment<'_>,
-) -> Change {
-    let state = SlotState::of_ended(stop_reason);
-    let config = moment.config.jobs.get(&job);
-    let pause_after = config.and_then(|job| job.pause_after_failures);
-    let notify = config.map(|job| job.notify.clone()).unwrap_or_default();
-    Change::EndRun(RunEnd { run_id, job, outcome, state, reason, pause_after, notify })
-}
-
 impl Book {
+    /// Returns the change that records the end of a run, which may pause its job.
+    pub(super) fn change_to_end(
+        &self,
+        run_id: RunId,
+        job: JobName,
+        outcome: Outcome,
+        stop_reason: StopReason,
+        moment: &Moment<'_>,
+    ) -> Change {
+        let reason = format!("{outcome} ({stop_reason})");
+        self.change_to_end_because(run_id, job, outcome, stop_reason, reason, moment)
+    }
+
+    /// Returns the same change, with a reason of its own for the rows of the slots.
+    fn change_to_end_because(
+        &self,
+        run_id: RunId,
+        job: JobName,
+        outcome: Outcome,
+        stop_reason: StopReason,
+        reason: String,
+        moment: &Moment<'_>,
+    ) -> Change {
+        let state = SlotState::of_ended(stop_reason);
+        let pause_after = moment.config.jobs.get(&job).and_then(|job| job.pause_after_failures);
+        let notify = self.holds.rules_for(moment.config, &job, stop_reason);
+        Change::EndRun(RunEnd { run_id, job, outcome, state, reason, pause_after, notify })
+    }
+
+    /// Returns who is told what of the end of a run that needs no further decision.
+    pub(in crate::daemon) fn rules_for(
+        &self,
+        config: &Config,
+        job: &JobName,
+        stop_reason: StopReason,
+    ) -> Vec<NoticeRule> {
+        self.holds.rules_for(config, job, stop_reason)
+    }
+
     /// Handles the end of the task of a run.
     pub(super) fn on_ended(
         &mut self,
@@ -125,7 +137,9 @@ impl Book {
         let is_stopped = run.stop.is_some();
         let origin = run.origin.clone();
         let error = ended.end.error.as_deref().unwrap_or("unknown error");
-        let mut effects = Vec::new();
+        let is_outage =
+            matches!(stop_reason, StopReason::ProviderUnavailable | StopReason::ProviderAuth);
+        let mut effects = self.note_outages(&run_id, ended.outages, is_outage, moment);
         match &ended.exit {
             RunExit::Suspended | RunExit::Complete => {
                 if stop_reason == StopReason::RecordFailed {
@@ -151,7 +165,7 @@ impl Book {
         let attempt =
             failed.and_then(|failed| self.repeat(&job, &run_id, failed, moment.now, next, moment));
         effects.push(attempt.unwrap_or_else(|| {
-            Effect::Keep(change_to_end(run_id, job, outcome, stop_reason, moment))
+            Effect::Keep(self.change_to_end(run_id, job, outcome, stop_reason, moment))
         }));
         effects
     }
@@ -171,7 +185,14 @@ impl Book {
             self.repeat(&job, &run_id, failed, ended_at, next, moment)
         });
         attempt.unwrap_or_else(|| {
-            Effect::Keep(change_to_end_because(run_id, job, outcome, stop_reason, reason, moment))
+            Effect::Keep(self.change_to_end_because(
+                run_id,
+                job,
+                outcome,
+                stop_reason,
+                reason,
+                moment,
+            ))
         })
     }
 
@@ -260,7 +281,8 @@ impl Book {
             return Vec::new();
         };
         let (outcome, stop_reason) = (Outcome::Failed, StopReason::InternalError);
-        let end = Effect::Keep(change_to_end(run_id.clone(), job, outcome, stop_reason, moment));
+        let end =
+            Effect::Keep(self.change_to_end(run_id.clone(), job, outcome, stop_reason, moment));
         match had_begun {
             Ok(true) => {
                 self.remove(&run_id);

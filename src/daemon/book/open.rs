@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::effect::{Effect, SlotEnd, effect_to_end_waiting};
-use super::ends::{change_to_end, effect_to_give_up};
-use super::{Book, Entry, Fault, Kind, Moment, Phase};
+use super::ends::effect_to_give_up;
+use super::{Admission, Book, Entry, Fault, Kind, Moment, Phase};
 use crate::daemon::recovery::{Recovered, Recovery};
 use crate::domain::{JobName, RunId, StopReason};
 use crate::store::SlotState;
@@ -157,12 +157,13 @@ impl Book {
                 Some(open) => (open.stop.clone(), open.failures),
                 None => (None, 0),
             };
-            let model = super::starts::model_of(&run.spec.config, Some(&run.spec.job)).to_owned();
+            let model = super::starts::model_of(&run.spec.config, Some(&run.spec.job));
+            let admission = Admission::of_model(model);
             // The run was cancelled while recovery decided that it continues.
             let is_cancelled = stop.is_some();
             self.insert(run_id.clone(), Entry { stop, failures, ..Entry::resumed(run) });
             if is_cancelled {
-                effects.extend(self.start(run_id, model));
+                effects.extend(self.start(run_id, admission));
             } else {
                 tracing::info!(%run_id, "queued an open run to continue");
             }
@@ -188,7 +189,7 @@ impl Book {
         match slot {
             Ok(None) => Vec::new(),
             Ok(Some(SlotEnd { job, end: Some(end) })) => {
-                let end = change_to_end(run_id, job, end.outcome, end.stop_reason, moment);
+                let end = self.change_to_end(run_id, job, end.outcome, end.stop_reason, moment);
                 vec![Effect::Keep(end)]
             }
             Ok(Some(SlotEnd { end: None, .. })) => vec![effect_to_end_unbegun(run_id)],

@@ -15,10 +15,19 @@ pub(super) struct Ticket {
     pub(super) is_slot: bool,
 }
 
+/// Whether a ready run can begin.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    Free,
+    Taken,
+    /// Its models are on hold.
+    OnHold,
+}
+
 /// The runs of a job.
 #[derive(Default)]
 struct JobRuns {
-    /// Its runs in [`Queue::ready`].
+    /// Its runs in [`Queue::ready`] and [`Queue::held`].
     ready: BTreeSet<u64>,
     /// The one of these that waits for other runs of the job.
     serial: Option<u64>,
@@ -52,6 +61,8 @@ pub(super) struct Queue {
     /// Runs that may start once there is room, by their number in the order of arrival. Of the runs
     /// of a job that wait for other runs, at most one is here.
     ready: BTreeMap<u64, Ticket>,
+    /// Such runs that also wait for their models.
+    held: BTreeMap<u64, Ticket>,
     jobs: HashMap<JobName, JobRuns>,
     arrived: u64,
 }
@@ -60,6 +71,11 @@ impl Queue {
     /// Returns the number of queued runs that wait only for room.
     pub(super) fn ready(&self) -> usize {
         self.ready.len()
+    }
+
+    /// Tells whether the run with this number waits for another run of its job.
+    pub(super) fn is_behind(&self, number: u64) -> bool {
+        !self.ready.contains_key(&number) && !self.held.contains_key(&number)
     }
 
     /// Tells whether a run of a job is queued or active.
@@ -97,26 +113,57 @@ impl Queue {
     }
 
     /// Returns the oldest run that may start and has a place; it stays in the queue. Passes over the
-    /// ready runs without a place, which are few unless a model gives no answer.
-    pub(super) fn next(&mut self, has_place: impl Fn(&RunId) -> bool) -> Option<RunId> {
+    /// ready runs without a place, which are few unless a model gives no answer. Sets those aside whose
+    /// models are on hold, and returns them too.
+    pub(super) fn next(
+        &mut self,
+        place_of: impl Fn(&RunId) -> Place,
+    ) -> (Option<RunId>, Vec<RunId>) {
+        let mut set_aside = Vec::new();
         loop {
-            let mut ready = self.ready.values();
-            let ticket = ready.find(|ticket| has_place(&ticket.run_id))?;
-            let runs = self.jobs.get(&ticket.job)?;
-            if runs.may_start(ticket.waits_for) {
-                return Some(ticket.run_id.clone());
+            let mut held = Vec::new();
+            let found = self.ready.iter().find(|(number, ticket)| match place_of(&ticket.run_id) {
+                Place::Free => true,
+                Place::Taken => false,
+                Place::OnHold => {
+                    held.push(**number);
+                    false
+                }
+            });
+            let found = found.map(|(_, Ticket { run_id, job, waits_for, .. })| {
+                (run_id.clone(), job.clone(), *waits_for)
+            });
+            for number in held {
+                if let Some(ticket) = self.ready.remove(&number) {
+                    set_aside.push(ticket.run_id.clone());
+                    self.held.insert(number, ticket);
+                }
+            }
+            let Some((run_id, job, waits_for)) = found else { return (None, set_aside) };
+            let Some(runs) = self.jobs.get(&job) else { return (None, set_aside) };
+            if runs.may_start(waits_for) {
+                return (Some(run_id), set_aside);
             }
             // Another run of the job has started in the meantime.
-            let job = ticket.job.clone();
             self.put_serial_behind(&job);
         }
     }
 
+    /// Makes the runs that were set aside ready again.
+    pub(super) fn release_held(&mut self) {
+        self.ready.append(&mut self.held);
+    }
+
+    fn take_ready(&mut self, number: u64) -> Option<Ticket> {
+        self.ready.remove(&number).or_else(|| self.held.remove(&number))
+    }
+
     /// Makes the run of a job that waits for others not ready again.
     fn put_serial_behind(&mut self, job: &JobName) {
-        let Some(runs) = self.jobs.get_mut(job) else { return };
-        if let Some(number) = runs.serial.take()
-            && let Some(ticket) = self.ready.remove(&number)
+        let serial = self.jobs.get_mut(job).and_then(|runs| runs.serial.take());
+        if let Some(number) = serial
+            && let Some(ticket) = self.take_ready(number)
+            && let Some(runs) = self.jobs.get_mut(job)
         {
             runs.ready.remove(&number);
             runs.put_behind(number, ticket);
@@ -124,10 +171,11 @@ impl Queue {
     }
 
     pub(super) fn remove(&mut self, job: &JobName, number: u64) {
+        let ready = self.take_ready(number);
         let Some(runs) = self.jobs.get_mut(job) else { return };
         let ticket = if runs.ready.remove(&number) {
             runs.serial = runs.serial.filter(|serial| *serial != number);
-            self.ready.remove(&number)
+            ready
         } else {
             let at = runs.behind.binary_search_by_key(&number, |(of, _)| *of);
             at.ok().and_then(|at| runs.behind.remove(at)).map(|(_, ticket)| ticket)

@@ -7,7 +7,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use super::effect::{Change, Effect, Input};
-use super::{Book, Entry, Kind, Moment, Phase};
+use super::queue::Place;
+use super::{Admission, Book, Entry, Kind, Moment, Phase};
 use crate::config::{Config, Job};
 use crate::domain::RunId;
 
@@ -105,13 +106,27 @@ impl Book {
     pub(in crate::daemon) fn places(&self, waiting: &BTreeSet<String>, config: &Config) -> Places {
         let mut places = Places::new(config.settings.max_concurrent_runs);
         for (run_id, run) in self.of_kind(Kind::Active) {
-            if let Phase::Active { model, .. } = &run.phase {
+            if let Phase::Active { admission, .. } = &run.phase {
                 let is_waiting = waiting.contains(run_id.as_str());
                 let activity = if is_waiting { Activity::WaitsForModel } else { Activity::Works };
-                places.take(model, activity);
+                places.take(&admission.model, activity);
             }
         }
         places
+    }
+
+    /// Returns why a queued run has not begun; `None` if it is about to.
+    pub(in crate::daemon) fn why_not_begun(
+        &self,
+        run: &Entry,
+        places: &Places,
+        config: &Config,
+    ) -> Option<String> {
+        let Phase::Queued { number: Some(number), .. } = &run.phase else { return None };
+        if self.queue.is_behind(*number) {
+            return Some("another run of the job".to_owned());
+        }
+        places.why_none_for(model_of_run(config, run))
     }
 
     /// Returns the effect that starts the oldest queued run with a place.
@@ -124,23 +139,32 @@ impl Book {
         if places.are_taken() {
             return None;
         }
-        let Self { queue, runs, .. } = self;
-        let model = |run_id: &RunId| runs.get(run_id).map(|run| model_of_run(config, run));
-        let has_place = |run_id: &RunId| model(run_id).is_some_and(|of| places.has_one_for(of));
-        let run_id = queue.next(has_place)?;
-        let model = model(&run_id)?.to_owned();
+        let Self { queue, runs, holds, .. } = self;
+        let place_of = |run_id: &RunId| {
+            let run = runs.get(run_id);
+            match run.map(|run| holds.admission(config, run)) {
+                Some(Some(admission)) if places.has_one_for(&admission.model) => Place::Free,
+                Some(None) => Place::OnHold,
+                Some(Some(_)) | None => Place::Taken,
+            }
+        };
+        let (next, set_aside) = queue.next(place_of);
+        self.set_deadlines(set_aside, moment);
+        let run_id = next?;
+        let admission = self.holds.admission(config, self.runs.get(&run_id)?)?;
         Some(Effect::Try(
             Change::Running(run_id.clone()),
-            Box::new(Input::Recorded { run_id, model }),
+            Box::new(Input::Recorded { run_id, admission }),
         ))
     }
 
     /// Makes a queued run active.
-    pub(super) fn start(&mut self, run_id: RunId, model: String) -> Option<Effect> {
+    pub(super) fn start(&mut self, run_id: RunId, admission: Admission) -> Option<Effect> {
         let run = self.runs.get(&run_id)?;
         let Phase::Queued { resumed, .. } = &run.phase else { return None };
         let (is_resumed, stop) = (resumed.is_some(), run.stop.clone());
-        let old = self.set_phase(&run_id, Phase::Active { model, is_resumed })?;
+        self.holds.begin_probe(&admission, &run_id);
+        let old = self.set_phase(&run_id, Phase::Active { admission, is_resumed })?;
         let Phase::Queued { resumed, .. } = old else { return None };
         Some(match resumed {
             Some(run) => Effect::Continue { run, stop },

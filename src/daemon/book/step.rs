@@ -2,7 +2,7 @@
 
 use super::effect::{Change, Effect, Input, effect_to_end_waiting};
 use super::starts::model_of_run;
-use super::{Book, Entry, Kind, Moment, Phase, Waiting};
+use super::{Admission, Book, Entry, Kind, Moment, Phase, Waiting};
 use crate::domain::{JobName, RunId, Stop, StopReason};
 use crate::store::{EndedRuns, GivenUp, SlotState};
 
@@ -38,11 +38,13 @@ impl Book {
             }
             Input::Tick => {
                 self.queue_attempts(moment.now);
-                Vec::new()
+                self.tick_holds(moment)
             }
             Input::Recover => self.recover(moment),
             Input::Room { waiting } => self.start_next(&waiting, moment).into_iter().collect(),
-            Input::Recorded { run_id, model } => self.start(run_id, model).into_iter().collect(),
+            Input::Recorded { run_id, admission } => {
+                self.start(run_id, admission).into_iter().collect()
+            }
             Input::Begun { run_id, origin } => {
                 if let Some(run) = self.runs.get_mut(&run_id) {
                     run.origin = Some(origin);
@@ -69,6 +71,9 @@ impl Book {
             Input::FoundEnded { run_id, job, end, next } => {
                 vec![self.on_found_ended(run_id, job, end, next, moment)]
             }
+            Input::Answered(models) => self.on_answers(models, moment),
+            Input::Reloaded => self.renew_holds(moment),
+            Input::SetBack { before } => self.move_holds(before, moment.now),
             Input::StopAll(reason) => {
                 let active = self.of_kind(Kind::Active).map(|(run_id, _)| run_id.clone());
                 let active: Vec<RunId> = active.collect();
@@ -144,8 +149,8 @@ impl Book {
             Phase::Active { .. } => vec![self.stop(run_id, stop), keep],
             Phase::Queued { .. } => {
                 run.stop = Some(stop);
-                let model = model_of_run(moment.config, run).to_owned();
-                [keep].into_iter().chain(self.start(run_id, model)).collect()
+                let admission = Admission::of_model(model_of_run(moment.config, run));
+                [keep].into_iter().chain(self.start(run_id, admission)).collect()
             }
             Phase::Open { fault, .. } => {
                 fault.after = moment.at;

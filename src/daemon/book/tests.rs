@@ -1,4 +1,5 @@
 mod disk;
+mod holds;
 mod kills;
 mod tables;
 
@@ -9,7 +10,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::daemon::tests::config;
-use crate::domain::{Epoch, RunRequest, SlotTime};
+use crate::domain::{Epoch, Outage, Outcome, RunRequest, SlotTime, StopReason};
+use crate::run::{Ended, RunExit};
+use crate::text::redact::Redactor;
 
 /// What tests of the supervisor ask the book.
 impl Book {
@@ -21,9 +24,9 @@ impl Book {
 
     /// Makes the oldest queued run active that may start.
     pub(in crate::daemon) fn start_oldest(&mut self) -> Option<Waiting> {
-        let run_id = self.queue.next(|_| true)?;
+        let run_id = self.queue.next(|_| super::queue::Place::Free).0?;
         let run = self.runs.get(&run_id).and_then(|run| waiting_of(&run_id, run));
-        self.start(run_id, String::new());
+        self.start(run_id, Admission::default());
         run
     }
 
@@ -38,12 +41,12 @@ impl Book {
 
     /// Makes a run of another job active.
     pub(in crate::daemon) fn add_active(&mut self, run_id: RunId, job: &str) {
-        let (model, is_resumed) = (String::new(), false);
+        let (admission, is_resumed) = (Admission::default(), false);
         let origin = Origin::manual(RunRequest::default(), None);
         let (job, waits_for) = (JobName::parse(job).unwrap(), WaitsFor::Nothing);
         let run =
             Waiting { run_id: run_id.clone(), job, origin, waits_for, ignores_overlap: false };
-        self.insert(run_id, Entry::new(run, Phase::Active { model, is_resumed }));
+        self.insert(run_id, Entry::new(run, Phase::Active { admission, is_resumed }));
     }
 
     /// Forgets a run.
@@ -57,6 +60,19 @@ fn waiting_of(run_id: &RunId, run: &Entry) -> Option<Waiting> {
     let (run_id, ignores_overlap) = (run_id.clone(), run.ignores_overlap);
     let (job, origin) = (run.job.clone()?, run.origin.clone()?);
     Some(Waiting { run_id, job, origin, waits_for, ignores_overlap })
+}
+
+fn ended(run_id: &RunId, outcome: Outcome, stop_reason: StopReason, exit: RunExit) -> Ended {
+    let end = crate::domain::SessionEnd { outcome, stop_reason, ..Ended::interrupted_end("it") };
+    let end = Redactor::default().clean(end, |_, _| {});
+    let outages = Vec::new();
+    Ended { run_id: run_id.clone(), end, exit, has_started_change: false, row: None, outages }
+}
+
+fn outage(config: &Config, model: &str, retry_after: Option<Duration>) -> Outage {
+    let crate::config::Provider::Remote(remote) = &config.models[model].provider else { panic!() };
+    let (settings, cause) = (remote.access_digest(), "HTTP 503".to_owned());
+    Outage { model: model.to_owned(), settings, cause, retry_after }
 }
 
 fn run_id(number: u64) -> RunId {
@@ -208,7 +224,7 @@ fn a_newer_run_does_not_replace_the_first_attempt_of_a_backfill() {
         let (run_id, job, moment) =
             (run.run_id.clone(), run.job.clone(), moment_at(Instant::now()));
         book.queue(run);
-        book.start(run_id.clone(), String::new());
+        book.start(run_id.clone(), Admission::default());
         let replace = || Input::Replace { job: job.clone(), at_once: false };
         assert_eq!(book.step(replace(), &moment).is_empty(), !is_replaced);
         // The same holds once no task works on it.

@@ -6,7 +6,7 @@ use tokio::task::JoinError;
 
 use super::tasks::TaskEnd;
 use super::{Effect, Input, Supervisor};
-use crate::daemon::book::{Change, SlotEnd};
+use crate::daemon::book::{Change, Phase, SlotEnd};
 use crate::daemon::recovery::{Recovery, Resumable, end_panicked, recorded_end};
 use crate::domain::{JobName, RunId, RunNotice, Stop};
 use crate::run::{RunSpec, execute, resume};
@@ -82,7 +82,10 @@ impl Supervisor {
             Some((job, origin)) => match config.jobs.get(&job) {
                 None => Err("the job was removed from the configuration".to_owned()),
                 Some(job) => RunSpec::new(run_id.clone(), config.clone(), job.clone(), origin)
-                    .map(|spec| RunSpec { is_queued: true, ..spec })
+                    .map(|spec| {
+                        let passed_over = self.passed_over(&run_id);
+                        RunSpec { is_queued: true, passed_over, ..spec }
+                    })
                     .map_err(|error| error.to_string()),
             },
             None => Err("it is not in the queue".to_owned()),
@@ -103,9 +106,18 @@ impl Supervisor {
         Input::Begun { run_id, origin }
     }
 
+    /// Returns the models that an active run does not ask, because they are on hold.
+    fn passed_over(&self, run_id: &RunId) -> Vec<String> {
+        match self.book.get(run_id).map(|run| &run.phase) {
+            Some(Phase::Active { admission, .. }) => admission.passed_over.clone(),
+            _ => Vec::new(),
+        }
+    }
+
     /// Starts the task of a run that continues. `stop` ends it at once.
     fn resume(&mut self, run: Resumable, stop: Option<Stop>) {
         let Resumable { spec, resumption } = run;
+        let spec = RunSpec { passed_over: self.passed_over(&spec.run_id), ..spec };
         let (run_id, count) = (spec.run_id.clone(), resumption.history.resumptions + 1);
         tracing::info!(job = spec.job.name.as_str(), %run_id, count, "run continued");
         let host = self.parts.host.clone();
@@ -124,8 +136,11 @@ impl Supervisor {
         };
         self.tasks.forget(&run_id);
         let has_begun = result.is_ok() || self.parts.host.state.has_begun(&run_id);
+        // An answer came before the end.
+        self.take_answers().await;
         let (result, next) = (result.map(Box::new), new_run_id());
         self.act(Input::Ended { run_id, result, has_begun, next }).await;
+        self.want_answers();
         self.fill().await;
     }
 
@@ -146,8 +161,7 @@ impl Supervisor {
         let rules = |notice: &RunNotice| {
             let run_id = RunId::parse(&notice.run_id).ok()?;
             let is_open = self.book.get(&run_id).is_some() || self.outbox.has_end_of(&run_id);
-            let job = config.jobs.get(&notice.job);
-            (!is_open).then(|| job.map(|job| job.notify.clone()).unwrap_or_default())
+            (!is_open).then(|| self.book.rules_for(&config, &notice.job, notice.stop_reason))
         };
         if let Err(error) = self.parts.ledger.tell_of_left_runs(rules).await {
             tracing::error!(%error, "failed to add the messages about runs that ended earlier; the next start tries again");

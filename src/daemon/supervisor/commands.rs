@@ -1,5 +1,7 @@
 //! Handles the commands of clients and signals.
 
+use std::collections::BTreeMap;
+
 use sd_notify::NotifyState;
 use tokio::time::Instant;
 
@@ -8,7 +10,7 @@ use super::{Command, Input, Kind, Supervisor};
 use crate::daemon::book::{Entry, Phase, Waiting, model_of};
 use crate::daemon::command::{CommandError, Started};
 use crate::daemon::rules::WaitsFor;
-use crate::domain::{Origin, Person, RunId, Stop, StopReason};
+use crate::domain::{Hold, Origin, Person, RunId, Stop, StopReason};
 
 /// While at least this many manual runs are queued, requests for further ones are rejected.
 const MAX_WAITING: usize = 1000;
@@ -32,6 +34,9 @@ impl Supervisor {
             }
             Command::IsKnown(run_id, reply) => {
                 let _ = reply.send(self.book.get(&run_id).is_some());
+            }
+            Command::WaitsFor(runs, reply) => {
+                let _ = reply.send(self.waits_for(runs));
             }
             Command::Backfill(request, reply) => {
                 let count = self.backfill(request).await;
@@ -59,6 +64,28 @@ impl Supervisor {
             Command::WatchFailure(why) => self.reloads.watch_failure = why,
             Command::Stop => self.begin_stop().await,
         }
+    }
+
+    /// Returns what each of these runs waits for, unless it has begun or is over.
+    fn waits_for(&self, runs: Vec<String>) -> BTreeMap<String, String> {
+        let config = self.config.borrow();
+        let places = self.book.places(&self.waiting_for_models(), &config);
+        let waits_for = |run_id: &str| {
+            let run = self.book.get(&RunId::parse(run_id).ok()?)?;
+            match &run.phase {
+                Phase::Delayed { begins_at, .. } => {
+                    Some(format!("its time, {}", begins_at.format("%Y-%m-%d %H:%M:%S UTC")))
+                }
+                Phase::Queued { .. } => {
+                    let of_disk = || self.outbox.fault().map(str::to_owned);
+                    let of_models = || self.book.hold_of_run(&config, run);
+                    let of_room = || self.book.why_not_begun(run, &places, &config);
+                    of_models().or_else(of_disk).or_else(of_room)
+                }
+                Phase::Active { .. } | Phase::Open { .. } | Phase::Settling(_) => None,
+            }
+        };
+        runs.into_iter().filter_map(|run_id| Some((run_id.clone(), waits_for(&run_id)?))).collect()
     }
 
     pub(super) async fn enqueue(
@@ -97,6 +124,7 @@ impl Supervisor {
         if self.due.pauses.contains(job.name.as_str()) {
             warnings.push("the job is paused".to_owned());
         }
+        warnings.extend(self.book.holds_of(&config, job).into_iter().map(Hold::describe));
         for warning in &warnings {
             tracing::warn!(job = job.name.as_str(), warning, "a person requested a run");
         }

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::doubt::Doubt;
 use super::slots::{DueFacts, Dues, JobEpoch, adopted, schedules};
-use super::{KEEP_CLOCK, Parts, STEP_BACK, Supervisor};
+use super::{Input, KEEP_CLOCK, Parts, STEP_BACK, Supervisor};
 use crate::daemon::disposition::Cause;
 use crate::daemon::ticker::{DueTime, Ticker};
 use crate::daemon::views::starts_at;
@@ -163,6 +163,7 @@ impl Supervisor {
             self.due.last_kept = now;
             let attempts = self.book.move_attempts(ended, now);
             self.parts.ledger.set_not_before(attempts).await?;
+            self.act(Input::SetBack { before: ended }).await;
         } else {
             if (now - self.due.last_kept).abs() >= KEEP_CLOCK {
                 self.parts.ledger.set_meta("last_seen", now.timestamp_millis()).await?;

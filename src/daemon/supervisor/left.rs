@@ -20,6 +20,15 @@ impl Supervisor {
         }
     }
 
+    /// Takes the models on hold, as far as the configuration still has them.
+    pub(super) async fn load_holds(&mut self) -> Result<(), DbError> {
+        let holds = self.parts.ledger.read(|reader| reader.holds()).await?;
+        self.book.take_holds(holds);
+        self.act(Input::Reloaded).await;
+        self.want_answers();
+        Ok(())
+    }
+
     /// Loads the requested runs and the attempts that the previous daemon left in the queue, the oldest
     /// first. An attempt that should have begun while the daemon was down begins now. Ends those that
     /// are too late by the rule for slots (CRON-4).

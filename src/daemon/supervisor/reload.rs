@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 use super::downtime::has_due;
 use super::due::Held;
 use super::slots::schedules;
-use super::{Kind, Parts, SUPERSEDED, Supervisor};
+use super::{Input, Kind, Parts, SUPERSEDED, Supervisor};
 use crate::config::{Config, ConfigError, Loaded};
 use crate::daemon::book::Entry;
 use crate::daemon::rules::waits_for;
@@ -236,6 +236,8 @@ impl Supervisor {
             let origin = job.zip(run.origin.as_ref());
             origin.map_or(old, |(job, origin)| waits_for(job, origin.trigger, run.ignores_overlap))
         });
+        self.act(Input::Reloaded).await;
+        self.want_answers();
         log_warnings(&loaded.report.warnings);
         self.record_changes(&old_config, &config);
         self.fill().await;

@@ -10,7 +10,10 @@ use sd_notify::NotifyState;
 use super::{Kind, Supervisor};
 use crate::config::{Provider, SandboxMode};
 use crate::daemon::book::Phase;
-use crate::daemon::views::{StatusConfig, StatusJobs, StatusReport, StatusRuns, StatusWait};
+use crate::daemon::views::{
+    StatusConfig, StatusHold, StatusJobs, StatusReport, StatusRuns, StatusWait,
+};
+use crate::domain::Hold;
 use crate::process::{sandbox_gaps, sandbox_support};
 use crate::run::why_runs_cannot_begin;
 use crate::text::escape::one_line;
@@ -59,6 +62,14 @@ impl Supervisor {
 
     /// Returns the known problems, one sentence each.
     pub(super) fn degraded(&self) -> Vec<String> {
+        let mut degraded = self.problems();
+        degraded.extend(self.silent_models());
+        degraded.extend(self.book.held().map(Hold::describe));
+        degraded
+    }
+
+    /// Returns the known problems, except those of models, which are told by themselves.
+    pub(super) fn problems(&self) -> Vec<String> {
         let mut degraded = self.parts.recovered.problems.clone();
         degraded.extend(self.cannot_begin());
         degraded.extend(self.outbox.fault().map(str::to_owned));
@@ -66,7 +77,6 @@ impl Supervisor {
         degraded.extend(self.due.doubt.is_open().then(|| {
             "the clock was set far forward; no slot is decided until that has lasted for a minute".to_owned()
         }));
-        degraded.extend(self.silent_models());
         let unrecovered = self.book.of_kind(Kind::Open).chain(self.book.of_kind(Kind::Settling));
         degraded.extend(unrecovered.filter_map(|(run_id, run)| {
             let (problem, fault) = match &run.phase {
@@ -109,10 +119,24 @@ impl Supervisor {
             search_path: self.parts.host.environment.search_path(),
             cannot_begin: self.cannot_begin(),
             waits: self.model_waits(),
+            holds: self.holds(),
             degraded: self.degraded(),
             approvals: None,
             refused_parameters: None,
         }
+    }
+
+    /// Returns the models on hold, each with the number of runs that wait for it.
+    fn holds(&self) -> Vec<StatusHold> {
+        let holds = self.book.holds(&self.config.borrow()).into_iter();
+        let row = |(hold, waiting): (&Hold, usize)| StatusHold {
+            model: hold.model.clone(),
+            cause: hold.cause.clone(),
+            since: hold.since,
+            until: hold.until,
+            waiting,
+        };
+        holds.map(row).collect()
     }
 
     /// Returns the models that give no answer now, with the runs that wait for each.

@@ -6,7 +6,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::Supervisor;
-use crate::domain::{DaemonEvent, Message};
+use crate::domain::{DaemonEvent, DaemonRule};
 
 /// How long a problem, or the end of the last one, must last before destinations are told.
 const SETTLED: TimeDelta = TimeDelta::seconds(60);
@@ -57,7 +57,7 @@ impl Supervisor {
         if self.outbox.fault().is_some() {
             return;
         }
-        let problems = self.degraded();
+        let problems = self.problems();
         if problems.is_empty() == self.told.degraded_since.is_none() {
             self.told.changed_at = None;
             return;
@@ -77,19 +77,10 @@ impl Supervisor {
                 (DaemonEvent::Recovered, None, summary)
             }
         };
-        let config = self.config.borrow().clone();
-        let rules = config.settings.notify.iter().filter(|rule| rule.on.contains(&event));
-        let message = Message {
-            event: event.as_str().to_owned(),
-            job: None,
-            run_id: None,
-            outcome: None,
-            verdict: None,
-            summary: crate::text::escape::one_line(&summary),
-            command: "dutyd status".to_owned(),
-            at: now,
-        };
-        let messages = rules.map(|rule| (rule.to.clone(), message.clone())).collect();
+        let summary = crate::text::escape::one_line(&summary);
+        let rules = &self.config.borrow().settings.notify.clone();
+        let of = DaemonEvent::Degraded;
+        let messages = DaemonRule::messages(rules, event, of, None, &summary, now);
         match self.parts.ledger.tell_of_daemon(since, messages).await {
             Ok(()) => (self.told.degraded_since, self.told.changed_at) = (since, None),
             Err(error) => tracing::debug!(%error, "failed to keep a message about the daemon"),

@@ -245,6 +245,7 @@ impl Case {
         let rebuilt = (!before.is_empty()).then(|| rebuild(&mut machine, &sources));
         let of_model = last_model(before);
         let session = Session::new(SessionParts {
+            passed_over: Vec::new(),
             run_id: "run".into(),
             approver: Arc::new(self.approver),
             clock: Arc::new(SystemClock),

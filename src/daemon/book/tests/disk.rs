@@ -1,6 +1,6 @@
 //! The disk in memory: the rows of the ledger, and the records of runs.
 
-use crate::domain::{Outcome, StopReason};
+use crate::domain::{Hold, Message, Outcome, StopReason};
 use crate::store::{GivenUp, SlotState};
 
 use super::*;
@@ -39,6 +39,9 @@ pub(super) struct Disk {
     pub(super) records: BTreeMap<RunId, Record>,
     /// The runs whose cancellation was confirmed before they began.
     pub(super) cancelled: BTreeSet<RunId>,
+    pub(super) holds: BTreeMap<String, Hold>,
+    /// The messages about models on hold.
+    pub(super) messages: Vec<Message>,
 }
 
 impl Disk {
@@ -62,6 +65,14 @@ impl Disk {
             }
             Change::GiveUp(run_id, given_up) => {
                 self.given_up.entry(run_id.clone()).or_insert(given_up.clone());
+            }
+            Change::Hold { hold, messages } => {
+                self.holds.insert(hold.model.clone(), hold.clone());
+                self.messages.extend(messages.iter().map(|(_, message)| message.clone()));
+            }
+            Change::EndHold { model, messages } => {
+                self.holds.remove(model);
+                self.messages.extend(messages.iter().map(|(_, message)| message.clone()));
             }
             Change::Retry(next) => {
                 let NextAttempt { failed, queued, reason } = &**next;

@@ -10,13 +10,16 @@ use crate::daemon::rules::waits_for;
 use crate::domain::{Outcome, StopReason};
 use crate::run::{Ended, RunError, RunExit};
 use crate::store::SlotState;
-use crate::text::redact::Redactor;
 
 use super::disk::{Disk, Record, Row};
 use super::*;
 
 static CONFIG: LazyLock<Arc<Config>> = LazyLock::new(|| {
-    config(
+    crate::daemon::tests::config_with(
+        "models: {m: {provider: openai_chat, base_url: 'http://127.0.0.1:9/v1', model: m, context_window: 100000}}
+notifications: {ops: {type: webhook, url: 'http://127.0.0.1:9/'}}
+notify: [{to: ops, on: [unavailable, recovered]}]
+",
         "version: 1
 jobs:
   - {name: j, schedule: '* * * * *', overlap: buffer_all, catchup: all, catchup_window: 100d, retry: {max_attempts: 2, backoff: 1m}, prompt: x}
@@ -185,6 +188,8 @@ impl World {
         self.recover(open);
         let begun: Vec<RunId> = self.disk.records.keys().cloned().collect();
         begun.iter().for_each(|run_id| drop(self.disk.queue.remove(run_id)));
+        self.book.take_holds(self.disk.holds.values().cloned().collect());
+        self.act(Input::Reloaded);
         for run in self.disk.queue.values().cloned().collect::<Vec<_>>() {
             if is_left(&run) {
                 let input = input_of_left(run, &self.config.clone(), self.now()).unwrap();
@@ -275,8 +280,12 @@ impl World {
             (true, how) => {
                 let (outcome, stop_reason) = match how {
                     1 | 2 => (Outcome::Failed, StopReason::MaxIterations),
+                    4 => (Outcome::Failed, StopReason::ProviderUnavailable),
                     _ => (Outcome::Succeeded, StopReason::Completed),
                 };
+                if how != 4 {
+                    self.act(Input::Answered(BTreeSet::from(["m".to_owned()])));
+                }
                 let owes = how == 3;
                 let record = self.disk.records.get_mut(&run_id).unwrap();
                 record.end = Some((outcome, stop_reason));
@@ -286,7 +295,12 @@ impl World {
                 } else {
                     RunExit::Complete
                 };
-                Ok(ended(&run_id, outcome, stop_reason, exit))
+                let ended = ended(&run_id, outcome, stop_reason, exit);
+                let is_outage = stop_reason == StopReason::ProviderUnavailable;
+                Ok(Ended {
+                    outages: is_outage.then(|| outage(&CONFIG, "m", None)).into_iter().collect(),
+                    ..ended
+                })
             }
         };
         // The daemon may die between the end of a run and its own next step.
@@ -347,11 +361,17 @@ impl World {
             let in_book: BTreeSet<RunId> = waiting.into_iter().chain(unbegun).collect();
             let in_ledger: BTreeSet<RunId> = self.disk.queue.keys().cloned().collect();
             assert_eq!(in_book, in_ledger, "the queue of the ledger and the book differ");
+            let on_hold = self.disk.holds.values().filter(|hold| hold.answered_at.is_none());
+            assert!(on_hold.eq(self.book.held()), "the holds of the ledger and of the book differ");
         }
     }
 
-    /// Checks that every slot has its end, and that no slot ran twice.
+    /// Checks that every slot has its end, that no slot ran twice, and that each outage is told once.
     fn check_ends(&self) {
+        for (nth, message) in self.disk.messages.iter().enumerate() {
+            let expected = ["unavailable", "recovered"][nth % 2];
+            assert_eq!(message.event, expected, "{:?}", self.disk.messages);
+        }
         for (minute, row) in &self.disk.slots {
             assert!(!row.is_open(), "slot {minute} is open: {row:?}");
             let is_of = |record: &&Record| {
@@ -373,17 +393,6 @@ impl World {
         }
         assert!(self.disk.queue.is_empty(), "{:?}", self.disk.queue);
     }
-}
-
-pub(super) fn ended(
-    run_id: &RunId,
-    outcome: Outcome,
-    stop_reason: StopReason,
-    exit: RunExit,
-) -> Ended {
-    let end = crate::domain::SessionEnd { outcome, stop_reason, ..Ended::interrupted_end("it") };
-    let end = Redactor::default().clean(end, |_, _| {});
-    Ended { run_id: run_id.clone(), end, exit, has_started_change: false, row: None }
 }
 
 /// What happens in a case.

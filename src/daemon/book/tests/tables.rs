@@ -13,7 +13,6 @@ use crate::daemon::recovery::{RecordedEnd, Recovered, Recovery};
 use crate::domain::{Outcome, StopReason};
 use crate::run::{RunError, RunExit};
 
-use super::kills::ended;
 use super::*;
 
 static CONFIG: LazyLock<Arc<Config>> = LazyLock::new(|| {
@@ -106,7 +105,7 @@ impl Bench {
             let run = waiting(number, &job);
             let (run_id, origin) = (run.run_id.clone(), run.origin.clone());
             self.book.queue(run);
-            self.book.start(run_id.clone(), String::new());
+            self.book.start(run_id.clone(), Admission::default());
             self.step(Input::Begun { run_id, origin });
         }
         for (number, job) in step.open {
@@ -217,6 +216,8 @@ fn change_words(change: &Change) -> String {
         Change::Retry(next) => {
             format!("retry {} as {}", number(&next.failed), number(&next.queued.run_id))
         }
+        Change::Hold { hold, .. } => format!("hold {}", hold.model),
+        Change::EndHold { model, .. } => format!("end hold {model}"),
     }
 }
 
