@@ -38,7 +38,7 @@ pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
 pub use rebuild::{RebuildError, Rebuilt, Sources, rebuild};
 pub use recorded::{RecordedStart, last_model};
 pub use rules::{ModelFacts, Rules};
-pub use session::{FailedModel, ModelInUse, Session, SessionParts, SessionResult};
+pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError, Unrecorded};
 pub use stop::{StopSignal, outer_limit};
@@ -47,7 +47,7 @@ pub use tool::{
 };
 pub use untrusted::{Marker, unwrap as unmarked};
 pub use verify::{Check, Verifier};
-pub use wait::{ModelWait, ModelWaits};
+pub use wait::{HeardOfModels, ModelWait, ModelWaits};
 
 #[cfg(test)]
 pub(crate) use sink::testing::Record;

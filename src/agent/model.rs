@@ -222,6 +222,13 @@ impl ErrorClass {
         }
     }
 
+    /// Tells whether the error shows that the model answers requests, although it does not answer this
+    /// one.
+    #[must_use]
+    pub fn is_answer(self) -> bool {
+        matches!(self, Self::BadRequest | Self::ContextLength | Self::BadToolGeneration)
+    }
+
     /// Returns the stop reason of a run that this error ends.
     #[must_use]
     pub fn stop_reason(self) -> StopReason {

@@ -29,8 +29,8 @@ use super::verify::Verifier;
 use super::wait::{ModelWait, ModelWaits};
 use crate::catalogue::{Price, Prices};
 use crate::clock::Clock;
-use crate::domain::{Event, LiveEvent, StopReason};
-pub use fallback::FailedModel;
+use crate::domain::{Event, LiveEvent, Outage, StopReason};
+use fallback::Calling;
 
 /// The first and the longest pause between two attempts, before jitter shortens them. A provider
 /// can request a longer pause.
@@ -78,6 +78,8 @@ pub struct ModelInUse {
     pub name: String,
     /// The client of the model.
     pub model: Arc<dyn Model>,
+    /// The digest of what decides whether the model answers; empty for a model without a network.
+    pub access: String,
     /// Maximum number of retries of one model call: attempts after the first.
     pub max_retries: u32,
     /// The prices; `None` if unknown.
@@ -102,7 +104,9 @@ pub struct Session {
     broken_off: Mutex<BrokenOff>,
     /// Usage of the broken-off model calls that the machine has not counted yet.
     uncounted: Mutex<BrokenOff>,
-    failed_models: Mutex<Vec<FailedModel>>,
+    outages: Mutex<Vec<Outage>>,
+    /// The call in progress.
+    calling: Mutex<Option<Calling>>,
 }
 
 /// The result of a session.
@@ -114,8 +118,8 @@ pub struct SessionResult {
     pub counters: Counters,
     /// The change plan of the session.
     pub changes: Changes,
-    /// The models that failed and have not answered since.
-    pub failed_models: Vec<FailedModel>,
+    /// The models that failed the last request.
+    pub outages: Vec<Outage>,
     /// Number of processes of all calls that survived an attempt to kill them.
     pub survivors: u64,
     /// Whether the stop of the daemon suspended the session. `end` then says `interrupted`.
@@ -136,7 +140,8 @@ impl Session {
             is_suspending: AtomicBool::new(false),
             broken_off: Mutex::default(),
             uncounted: Mutex::default(),
-            failed_models: Mutex::default(),
+            outages: Mutex::default(),
+            calling: Mutex::default(),
         }
     }
 
@@ -196,7 +201,7 @@ impl Session {
             end,
             counters,
             changes: self.parts.machine.changes().clone(),
-            failed_models: self.failed_models.into_inner().unwrap_or_else(PoisonError::into_inner),
+            outages: self.outages.into_inner().unwrap_or_else(PoisonError::into_inner),
             survivors: self.survivors.load(Ordering::Relaxed),
             is_suspended: self.is_suspended.load(Ordering::Relaxed),
         }
@@ -257,13 +262,17 @@ impl Session {
     async fn call_model(&self) -> Result<Input, RecordError> {
         tokio::select! {
             biased;
-            reason = self.parts.stop.reason() => Ok(Input::Stop(reason)),
+            reason = self.parts.stop.reason() => {
+                self.note_cut(reason);
+                Ok(Input::Stop(reason))
+            }
             input = self.call_with_fallbacks() => input,
         }
     }
 
     async fn call_with_retries(&self, model: &ModelInUse) -> Result<Input, RecordError> {
         let wait = Arc::new(ModelWait::new(&model.name));
+        self.begin_call(model, wait.clone());
         tokio::select! {
             biased;
             input = self.make_attempts(model, &wait) => input,
@@ -304,7 +313,6 @@ impl Session {
                         );
                         self.parts.sink.record(Event::warning("stop_reason", message)).await?;
                     }
-                    self.parts.waits.note_answer(&model.name);
                     let first = deltas.first_ms.load(Ordering::Relaxed);
                     return Ok(Input::Reply {
                         reply: Box::new(reply),
@@ -318,6 +326,7 @@ impl Session {
                 }
                 Err(error) => error,
             };
+            self.note_attempt(&error);
             if let Some(parameter) = error.dropped {
                 let broken_off = self.take_broken_off();
                 let warning = broken_off.drop_warning(&model.name, parameter, &error.message);

@@ -10,6 +10,8 @@ use std::time::Duration;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::domain::Outage;
+
 /// A call is listed once it has lasted for this long. Listing each shorter one would only wake the
 /// daemon, and a longer pause would make the runs of other models miss slots of a second.
 const LISTED_AFTER: Duration = Duration::from_millis(100);
@@ -57,11 +59,21 @@ struct Listed {
     added: Notify,
 }
 
-/// The models whose answers the daemon wants to hear of.
+/// The models of which the daemon wants to hear, and what has happened.
 #[derive(Debug, Default)]
 struct Answers {
-    wanted: BTreeSet<String>,
-    arrived: BTreeSet<String>,
+    /// The digest of the settings of each model.
+    wanted: BTreeMap<String, String>,
+    heard: HeardOfModels,
+}
+
+/// What has happened to the calls of models of which the daemon wants to hear.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct HeardOfModels {
+    /// The models that have answered.
+    pub answers: BTreeSet<String>,
+    /// The models that failed, each with the id of the run.
+    pub failures: Vec<(String, Outage)>,
 }
 
 impl ModelWaits {
@@ -71,22 +83,33 @@ impl ModelWaits {
         self.locked().clone()
     }
 
-    /// Sets the models whose next answer is to be noted.
-    pub fn want_answers(&self, models: BTreeSet<String>) {
+    /// Sets the models, each with the digest of its settings, whose next answer and whose failures are
+    /// to be noted.
+    pub fn want(&self, models: BTreeMap<String, String>) {
         self.answers().wanted = models;
     }
 
-    /// Returns the models that have answered since the last call, of those that were wanted.
+    /// Returns what has happened since the last call.
     #[must_use]
-    pub fn take_answers(&self) -> BTreeSet<String> {
-        std::mem::take(&mut self.answers().arrived)
+    pub fn take_heard(&self) -> HeardOfModels {
+        std::mem::take(&mut self.answers().heard)
     }
 
-    /// Notes that a model has answered.
-    pub(super) fn note_answer(&self, model: &str) {
+    /// Notes that a model with these settings has answered.
+    pub(super) fn note_answer(&self, model: &str, settings: &str) {
         let mut answers = self.answers();
-        if answers.wanted.remove(model) {
-            answers.arrived.insert(model.to_owned());
+        if answers.wanted.get(model).is_some_and(|wanted| wanted == settings) {
+            answers.wanted.remove(model);
+            answers.heard.answers.insert(model.to_owned());
+            self.0.added.notify_one();
+        }
+    }
+
+    /// Notes that a model has failed a run.
+    pub(super) fn note_failure(&self, run_id: &str, outage: Outage) {
+        let mut answers = self.answers();
+        if answers.wanted.get(&outage.model).is_some_and(|wanted| *wanted == outage.settings) {
+            answers.heard.failures.push((run_id.to_owned(), outage));
             self.0.added.notify_one();
         }
     }
@@ -95,7 +118,7 @@ impl ModelWaits {
         self.0.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns as soon as a call has been listed, or a wanted answer has arrived, since it last returned.
+    /// Returns as soon as a call has been listed, or something was noted, since it last returned.
     /// Supports one caller.
     ///
     /// *Cancel*: safe.
@@ -163,16 +186,30 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn only_a_wanted_answer_is_noted_and_once() {
+    async fn only_what_is_wanted_is_noted_and_an_answer_once() {
         let waits = ModelWaits::default();
-        waits.note_answer("m");
-        assert!(waits.take_answers().is_empty());
-        waits.want_answers(BTreeSet::from(["m".to_owned()]));
-        waits.note_answer("other");
-        waits.note_answer("m");
-        waits.note_answer("m");
+        let outage = |settings: &str| Outage {
+            model: "m".to_owned(),
+            settings: settings.to_owned(),
+            cause: "no".to_owned(),
+            retry_after: None,
+            at: chrono::DateTime::UNIX_EPOCH,
+        };
+        waits.note_answer("m", "new key");
+        waits.note_failure("run", outage("new key"));
+        assert_eq!(waits.take_heard(), HeardOfModels::default());
+        waits.want(BTreeMap::from([("m".to_owned(), "new key".to_owned())]));
+        waits.note_answer("other", "new key");
+        waits.note_answer("m", "old key");
+        waits.note_failure("run", outage("old key"));
+        assert_eq!(waits.take_heard(), HeardOfModels::default());
+        waits.note_failure("run", outage("new key"));
+        waits.note_answer("m", "new key");
+        waits.note_answer("m", "new key");
         waits.added().await;
-        assert_eq!(waits.take_answers(), BTreeSet::from(["m".to_owned()]));
-        assert!(waits.take_answers().is_empty());
+        let heard = waits.take_heard();
+        assert_eq!(heard.answers, BTreeSet::from(["m".to_owned()]));
+        assert_eq!(heard.failures, [("run".to_owned(), outage("new key"))]);
+        assert_eq!(waits.take_heard(), HeardOfModels::default());
     }
 }

@@ -1,8 +1,12 @@
 //! The command-line arguments. Their doc comments become the help and the man page.
 
+mod runs;
+
 use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+
+pub(crate) use runs::{AckArgs, BackfillArgs, PauseArgs, RunArgs, TriggerArgs, UnpauseArgs};
 
 /// The heading of the options that every verb takes.
 const GLOBAL: &str = "Global options";
@@ -82,6 +86,8 @@ pub(crate) enum Verb {
     Slots(SlotsArgs),
     /// Check that the ledger accounts for each due time; exit with 1 if it does not
     Audit(AuditArgs),
+    /// Silence the state of a job until it changes; notifications about it stop
+    Ack(AckArgs),
     /// Pause the schedule of a job; its waiting and active runs continue
     Pause(PauseArgs),
     /// End the pause of a job; later due times run
@@ -178,45 +184,6 @@ pub(crate) struct SlotsArgs {
 pub(crate) struct AuditArgs {
     /// Check only this job
     pub(crate) job: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct PauseArgs {
-    /// Job
-    pub(crate) job: String,
-    /// Record why the job is paused
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) note: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct UnpauseArgs {
-    /// Job
-    pub(crate) job: String,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct TriggerArgs {
-    /// Job
-    pub(crate) job: String,
-    /// Replace an entry of the job's `vars`
-    #[arg(long = "var", value_name = "K=V")]
-    pub(crate) vars: Vec<String>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct BackfillArgs {
-    /// Job
-    pub(crate) job: String,
-    /// Start of the period (inclusive): a time, or a duration back from now such as 7d
-    #[arg(long, value_name = "TIME")]
-    pub(crate) from: String,
-    /// End of the period (inclusive); must not be in the future
-    #[arg(long, value_name = "TIME")]
-    pub(crate) to: String,
-    /// Instead, run the missed slots and those whose runs failed or were interrupted again
-    #[arg(long)]
-    pub(crate) again: bool,
 }
 
 #[derive(Debug, Args)]
@@ -340,27 +307,6 @@ pub(crate) struct CallArgs {
     /// Apply the policy of this job; defaults to a policy that lists every tool
     #[arg(long)]
     pub(crate) job: Option<String>,
-}
-
-#[derive(Debug, Args)]
-pub(crate) struct RunArgs {
-    /// Job
-    pub(crate) job: String,
-    /// Replace an entry of the job's `vars`
-    #[arg(long = "var", value_name = "K=V")]
-    pub(crate) vars: Vec<String>,
-    /// Replace the job's prompt
-    #[arg(long, value_name = "TEXT")]
-    pub(crate) prompt: Option<String>,
-    /// Plan changes instead of making them
-    #[arg(long)]
-    pub(crate) plan: bool,
-    /// Show the checklist, and ask at this terminal about each call that needs approval
-    #[arg(long, conflicts_with = "detach")]
-    pub(crate) interactive: bool,
-    /// Have the daemon run the job, and return immediately
-    #[arg(long)]
-    pub(crate) detach: bool,
 }
 
 #[derive(Debug, Args)]

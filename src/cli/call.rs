@@ -298,6 +298,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         prompt: Template::parse("-").map_err(CliError::failed_by)?,
         vars: std::collections::BTreeMap::new(),
         model: None,
+        reasoning_effort: None,
         system_prompt: None,
         working_dir: None,
         allowed_paths: Vec::new(),

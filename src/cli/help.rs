@@ -14,7 +14,10 @@ const GROUPS: &[(&str, &[&str])] = &[
     ("Decide", &["approvals", "approve", "deny", "plans", "plan", "apply", "discard", "mcp"]),
     (
         "Operate",
-        &["serve", "run", "trigger", "backfill", "cancel", "pause", "unpause", "reload", "demo"],
+        &[
+            "serve", "run", "trigger", "backfill", "cancel", "pause", "unpause", "ack", "reload",
+            "demo",
+        ],
     ),
     ("Repair", &["reindex", "prune"]),
     ("Help", &["help", "man", "completions"]),

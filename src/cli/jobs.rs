@@ -19,9 +19,12 @@ pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
             let last_runs =
                 Index::last_runs_of_file(&context.state()).map_err(source::of_database)?;
             let state = context.state();
-            let pauses = Ledger::read_file(state.root(), |reader| reader.pauses());
-            let pauses = source::unless_lost(pauses)?.unwrap_or_default();
-            job_rows(&config, &last_runs, pauses, context.clock.now())
+            let now = context.clock.now();
+            let read = Ledger::read_file(state.root(), |reader| {
+                Ok((reader.pauses()?, reader.acknowledgements(now)?))
+            });
+            let (pauses, acknowledgements) = source::unless_lost(read)?.unwrap_or_default();
+            job_rows(&config, &last_runs, pauses, acknowledgements, now)
         }
     };
     output::value(context.form, &rows, || {
@@ -29,7 +32,12 @@ pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
             &["job", "schedule", "next", "last", "verdict"],
             rows.iter().map(|row| {
                 let next = match row.next_fire {
-                    _ if row.paused => "paused".to_owned(),
+                    _ if row.paused => match row.paused_until {
+                        Some(until) => {
+                            format!("paused until {}", until.format("%Y-%m-%d %H:%M UTC"))
+                        }
+                        None => "paused".to_owned(),
+                    },
                     Some(next) => next.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
                     None if row.enabled => String::new(),
                     None => "disabled".to_owned(),
@@ -39,8 +47,11 @@ pub(crate) async fn jobs(context: &Context) -> Result<ExitCode, CliError> {
                     row.name.clone(),
                     row.schedule.clone().unwrap_or_else(|| "manual".to_owned()),
                     next,
-                    last.and_then(|last| last.outcome)
-                        .map_or_else(|| "-".to_owned(), |outcome| outcome.to_string()),
+                    match (last.and_then(|last| last.outcome), &row.acknowledged) {
+                        (None, _) => "-".to_owned(),
+                        (Some(outcome), None) => outcome.to_string(),
+                        (Some(outcome), Some(_)) => format!("{outcome} (acknowledged)"),
+                    },
                     last.and_then(|last| last.verdict.clone()).unwrap_or_else(|| "-".to_owned()),
                 ]
             }),

@@ -110,6 +110,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Next(args) => context.block_on(next::next(&context, &args))?,
         Verb::Slots(args) => context.block_on(slots::slots(&context, &args))?,
         Verb::Audit(args) => context.block_on(slots::audit(&context, &args))?,
+        Verb::Ack(args) => context.block_on(pause::ack(&context, &args))?,
         Verb::Pause(args) => context.block_on(pause::pause(&context, &args))?,
         Verb::Unpause(args) => context.block_on(pause::unpause(&context, &args))?,
         Verb::Trigger(args) => context.block_on(run::trigger(&context, &args))?,

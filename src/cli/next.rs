@@ -12,6 +12,7 @@ use serde_json::json;
 
 use crate::config::{SecretsMode, Trust};
 use crate::daemon::{NextRow, next_rows};
+use crate::store::Ledger;
 
 pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode, CliError> {
     let now = context.clock.now();
@@ -29,7 +30,11 @@ pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode,
             let config =
                 context.config_as_of(Trust::Advised, from.min(now), SecretsMode::Tolerate)?;
             let job = args.job.as_deref().map(|name| context.job(&config, name)).transpose()?;
-            next_rows(&config, job.map(AsRef::as_ref), from, args.count)
+            let state = context.state();
+            let requested =
+                Ledger::read_file(state.root(), |reader| reader.runs_requested_for_later(now));
+            let requested = source::unless_lost(requested)?.unwrap_or_default();
+            next_rows(&config, job.map(AsRef::as_ref), requested, from, args.count)
         }
     };
     output::value(context.form, &rows, || {
@@ -40,7 +45,10 @@ pub(crate) async fn next(context: &Context, args: &NextArgs) -> Result<ExitCode,
                     row.job.clone(),
                     row.due_at.format("%Y-%m-%d %H:%M:%S").to_string(),
                     row.local.clone(),
-                    row.starts_at.format("%H:%M:%S%.3f").to_string(),
+                    match row.run_id {
+                        Some(_) => "requested".to_owned(),
+                        None => row.starts_at.format("%H:%M:%S%.3f").to_string(),
+                    },
                 ]
             }),
         )

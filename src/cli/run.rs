@@ -7,6 +7,7 @@ use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::watch;
 
+use chrono::{DateTime, Utc};
 use serde_json::Value;
 
 use super::access::check_state_owner;
@@ -20,6 +21,7 @@ use super::live::LivePrinter;
 use super::output;
 use super::render::Renderer;
 use super::source::{self, Daemon, Source, Wanted};
+use super::time::later_moment;
 use super::wrap::terminal_width;
 use crate::config::Trust;
 use crate::domain::{Event, Origin, Outcome, Person, RunRequest, SessionEnd, Stop, StopReason};
@@ -77,8 +79,15 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
 }
 
 fn request_of(args: &RunArgs) -> Result<RunRequest, CliError> {
-    let (vars, prompt) = (variables(&args.vars)?, args.prompt.clone());
-    Ok(RunRequest { vars, prompt, plan: args.plan, ..RunRequest::default() })
+    Ok(RunRequest {
+        vars: variables(&args.vars)?,
+        prompt: args.prompt.clone(),
+        plan: args.plan,
+        model: args.model.clone(),
+        effort: args.effort.clone(),
+        max_iterations: args.max_iterations,
+        newer: serde_json::Map::new(),
+    })
 }
 
 /// Starts the run in the daemon and, unless `--detach` is given, prints its events until it ends.
@@ -89,7 +98,7 @@ async fn run_in_daemon(
 ) -> Result<ExitCode, CliError> {
     let client = &daemon.client;
     let request = request_of(args)?;
-    let (answer, run_id) = start(daemon, &args.job, &request).await?;
+    let (answer, run_id) = start(daemon, &args.job, &request, None).await?;
     if args.detach {
         output::value(context.form, &answer, || format!("{run_id}\n"))?;
         tell_warnings(&answer);
@@ -145,15 +154,26 @@ async fn run_in_daemon(
     Ok(exit_of(end.outcome, end.stop_reason).into())
 }
 
+/// The body of a request to start a run.
+#[derive(serde::Serialize)]
+struct StartBody<'a> {
+    #[serde(flatten)]
+    request: &'a RunRequest,
+    /// When the run begins; now if absent.
+    at: Option<DateTime<Utc>>,
+}
+
 /// Starts a run in the daemon; returns the response and the id of the run.
 async fn start(
     daemon: &Daemon,
     job: &str,
     request: &RunRequest,
+    at: Option<DateTime<Utc>>,
 ) -> Result<(Value, String), CliError> {
     let path = format!("/jobs/{}/runs", path_segment(job));
+    let body = StartBody { request, at };
     let answer: Value =
-        daemon.client.post(&path, request).await.map_err(|error| daemon.explained(error))?;
+        daemon.client.post(&path, &body).await.map_err(|error| daemon.explained(error))?;
     let run_id = answer.get("run_id").and_then(Value::as_str).unwrap_or_default().to_owned();
     Ok((answer, run_id))
 }
@@ -168,13 +188,19 @@ fn tell_warnings(answer: &Value) {
 /// `dutyd trigger`: has the daemon run a job, and prints the id of the run.
 pub(crate) async fn trigger(context: &Context, args: &TriggerArgs) -> Result<ExitCode, CliError> {
     let request = RunRequest { vars: variables(&args.vars)?, ..RunRequest::default() };
+    let now = context.clock.now();
+    let at = args.delay.as_ref().or(args.at.as_ref());
+    let at = at.map(|text| later_moment(text, now)).transpose()?;
     Client::require(context)?;
     let Source::Daemon(daemon) = source::find(context, Wanted::Start).await? else {
         return Err(CliError::failed("the daemon has just stopped"));
     };
-    let (answer, run_id) = start(&daemon, &args.job, &request).await?;
+    let (answer, run_id) = start(&daemon, &args.job, &request, at).await?;
     output::value(context.form, &answer, || format!("{run_id}\n"))?;
     tell_warnings(&answer);
+    if let Some(at) = at {
+        output::note(&format!("the run begins at {}", at.format("%Y-%m-%d %H:%M:%S UTC")));
+    }
     Ok(ExitCode::SUCCESS)
 }
 

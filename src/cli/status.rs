@@ -16,7 +16,7 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
     let report = Client::require(context)?.status().await?;
     output::value(context.form, &report, || {
         let mut out = format!(
-            "dutyd {} (pid {}), since {}\nconfiguration  {} {}\nruns           {} active, {} queued\njobs           {}, {} paused, {} with a failed last run\nsandbox        {}\n",
+            "dutyd {} (pid {}), since {}\nconfiguration  {} {}\nruns           {} active, {} queued\njobs           {}, {} paused, {} with a failed last run{}\nsandbox        {}\n",
             report.version,
             report.pid,
             report.started_at.format("%Y-%m-%d %H:%M:%S UTC"),
@@ -27,6 +27,10 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
             report.jobs.total,
             report.jobs.paused,
             report.jobs.failing,
+            match report.jobs.acknowledged {
+                None | Some(0) => String::new(),
+                Some(count) => format!(", {count} acknowledged"),
+            },
             report.sandbox,
         );
         if let Some(waiting) = report.approvals.filter(|waiting| *waiting > 0) {
@@ -49,6 +53,15 @@ pub(crate) async fn status(context: &Context) -> Result<ExitCode, CliError> {
         if !widened.is_empty() {
             let jobs = widened.join(", ");
             out.push_str(&format!("               {jobs} gained rights at the last reload\n"));
+        }
+        if let Some(pause) = &report.pause_of_all {
+            let until = match pause.until {
+                Some(until) => until.format("%Y-%m-%d %H:%M:%S UTC").to_string(),
+                None => "`dutyd unpause --all`".to_owned(),
+            };
+            out.push_str(&format!("               all jobs are paused until {until}"));
+            out.extend(pause.note.iter().map(|note| format!(": {note}")));
+            out.push('\n');
         }
         for line in lost_pauses(&report.config.paused_removed, &report.config.added) {
             out.push_str(&format!("               {line}\n"));

@@ -9,19 +9,39 @@ use crate::text::quantity;
 ///
 /// *Errors*: `text` is none of these.
 pub(crate) fn moment(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, CliError> {
-    if let Ok(at) = DateTime::parse_from_rfc3339(text) {
-        return Ok(at.to_utc());
-    }
-    for form in ["%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"] {
-        if let Ok(at) = NaiveDateTime::parse_from_str(text, form) {
-            return Ok(at.and_utc());
-        }
-    }
-    if let Ok(date) = text.parse::<NaiveDate>() {
-        return Ok(date.and_time(NaiveTime::MIN).and_utc());
+    if let Some(at) = written(text) {
+        return Ok(at);
     }
     let back = quantity::duration(text).ok().and_then(|back| TimeDelta::from_std(back).ok());
     back.and_then(|back| now.checked_sub_signed(back)).ok_or_else(|| {
         CliError::usage(format!("`{text}` is not a time: write 2026-11-21T03:00:00Z, 2026-11-21 03:00 (UTC), 2026-11-21, or a duration back from now such as 2h"))
     })
+}
+
+/// Parses a moment in the future: a time as for [`moment`], or a duration from `now`.
+///
+/// *Errors*: `text` is neither, or a time in the past.
+pub(crate) fn later_moment(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, CliError> {
+    let from_now = quantity::duration(text).ok().and_then(|of| TimeDelta::from_std(of).ok());
+    let from_now = from_now.and_then(|of| now.checked_add_signed(of));
+    match written(text).or(from_now) {
+        Some(at) if at > now => Ok(at),
+        Some(at) => Err(CliError::usage(format!("`{text}` is in the past ({})", at.to_rfc3339()))),
+        None => Err(CliError::usage(format!(
+            "`{text}` is not a time: write 2026-11-21T03:00:00Z, 2026-11-21 03:00 (UTC), 2026-11-21, or a duration from now such as 2h"
+        ))),
+    }
+}
+
+/// Parses RFC 3339, or a date with or without a time (UTC).
+fn written(text: &str) -> Option<DateTime<Utc>> {
+    if let Ok(at) = DateTime::parse_from_rfc3339(text) {
+        return Some(at.to_utc());
+    }
+    for form in ["%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%dT%H:%M"] {
+        if let Ok(at) = NaiveDateTime::parse_from_str(text, form) {
+            return Some(at.and_utc());
+        }
+    }
+    text.parse::<NaiveDate>().ok().map(|date| date.and_time(NaiveTime::MIN).and_utc())
 }

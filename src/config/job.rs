@@ -26,6 +26,7 @@ use super::{
     Skill,
 };
 use crate::argv::{ArgumentConditions, Diagnostics};
+use crate::catalogue::Effort;
 use crate::domain::{JobName, NoticeRule, ToolName};
 use crate::schedule::{Expressions, Schedule};
 use crate::text::template::Template;
@@ -253,15 +254,15 @@ pub struct Job {
     /// The model that the job names; otherwise the model in the `defaults` of its own file or of
     /// `jobs.yaml`. For `None`, see `Config::model_of`.
     pub model: Option<String>,
+    /// How much the model may reason, in place of its own setting.
+    pub reasoning_effort: Option<Effort>,
     /// Text to append at the end of the system prompt.
     pub system_prompt: Option<String>,
-    /// The directory where tools start; `None` is the job's own directory under the state
-    /// directory.
+    /// The directory where tools start; `None` is the job's own, under the state directory.
     pub working_dir: Option<PathBuf>,
     /// Trees that the job may use in addition to its working directory.
     pub allowed_paths: Vec<PathBuf>,
-    /// Hosts that `web_fetch` and parameters of `format: url` may name, in addition to those in
-    /// `config.yaml`.
+    /// Hosts that `web_fetch` and `format: url` may name, besides those in `config.yaml`.
     pub allowed_domains: Vec<AllowedHost>,
     /// How strictly the kernel sandboxes the job's tools.
     pub sandbox: SandboxMode,
@@ -395,6 +396,7 @@ impl Job {
                 prompt: prompt?,
                 vars,
                 model,
+                reasoning_effort: raw.reasoning_effort,
                 system_prompt: raw.system_prompt.clone(),
                 working_dir,
                 allowed_paths,

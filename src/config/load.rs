@@ -415,6 +415,7 @@ impl Loader<'_> {
                 }
                 let model = job.model.as_ref().or(settings.default_model.as_ref());
                 self.check_cost(models, model, document, &pointer, &job);
+                self.check_effort(models, model, document, &pointer, &job);
                 jobs.insert(job.name.clone(), Arc::new(job));
             }
         }

@@ -78,6 +78,12 @@ impl Model {
         self.prices.as_ref()?.prices.at(now)
     }
 
+    /// Returns why the model does not take an effort; `None` if it takes it or if that is unknown.
+    #[must_use]
+    pub fn why_effort_refused(&self, effort: Effort) -> Option<String> {
+        why_effort_refused(self.model_word(), effort, self.facts.traits())
+    }
+
     /// Returns the part of the context window that requests may fill, in tokens.
     #[must_use]
     pub fn context_window(&self) -> u64 {
@@ -350,19 +356,23 @@ fn check_address(format: WireFormat, raw: &RawModel, diagnostics: &mut Diagnosti
     }
 }
 
+/// Returns why a model does not take an effort; `None` if it takes it or if that is unknown.
+fn why_effort_refused(model: &str, effort: Effort, traits: &Traits) -> Option<String> {
+    let efforts = traits.efforts.as_ref().filter(|efforts| !efforts.contains(&effort))?;
+    let words: Vec<&str> = efforts.iter().map(|effort| effort.as_str()).collect();
+    Some(match words.as_slice() {
+        ["none"] | [] => format!("`{model}` does not reason: remove `reasoning_effort`"),
+        words => format!("`{model}` takes only {}", words.join(", ")),
+    })
+}
+
 /// Reports settings that no request can carry: an effort that the model does not take, and values
 /// outside the range of the format.
 fn check_limits(format: WireFormat, raw: &RawModel, found: &Found, diagnostics: &mut Diagnostics) {
     let model = raw.model.as_deref().unwrap_or_default();
     let traits = found.facts.traits();
-    if let (Some(effort), Some(efforts)) = (raw.reasoning_effort, &traits.efforts)
-        && !efforts.contains(&effort)
-    {
-        let words: Vec<&str> = efforts.iter().map(|effort| effort.as_str()).collect();
-        let message = match words.as_slice() {
-            ["none"] | [] => format!("`{model}` does not reason: remove `reasoning_effort`"),
-            words => format!("`{model}` takes only {}", words.join(", ")),
-        };
+    let effort = raw.reasoning_effort;
+    if let Some(message) = effort.and_then(|effort| why_effort_refused(model, effort, traits)) {
         diagnostics.error("/reasoning_effort", message);
     }
     if let Some(Bound { value, provider }) = format.highest_temperature()

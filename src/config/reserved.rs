@@ -9,7 +9,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("config", &["server", "builtin_tools", "fleet"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
-    ("jobs.jobs[]", &["recall", "subagents", "reasoning_effort", "runs_on", "on_host_loss", "on"]),
+    ("jobs.jobs[]", &["recall", "subagents", "runs_on", "on_host_loss", "on"]),
     ("jobs.jobs[].limits", &["output_lines"]),
     ("tools.tools[]", &["output_lines"]),
 ];
@@ -65,6 +65,34 @@ pub(crate) fn place_of(file_kind: &str, pointer: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_manual_lists_exactly_the_reserved_keys() {
+        let page = include_str!("../../docs/reference/files.md");
+        let (_, table) = page.split_once("## Not in this version").unwrap();
+        let rows = table.lines().filter(|line| line.starts_with("| `"));
+        let mut listed: Vec<&str> =
+            rows.flat_map(|row| row.split('`').skip(1).step_by(2).skip(1)).collect();
+        let keys = KEYS.iter().flat_map(|(place, keys)| {
+            let inner = place.rsplit('.').next().filter(|of| ["telemetry", "limits"].contains(of));
+            keys.iter().map(move |key| match inner {
+                Some(inner) => format!("{inner}.{key}"),
+                None => (*key).to_owned(),
+            })
+        });
+        let last = |place: &str| {
+            place.rsplit('.').next().unwrap().trim_end_matches("[]").to_owned()
+        };
+        let values = VALUES.iter().flat_map(|(place, values)| {
+            values.iter().map(move |value| format!("{}: {value}", last(place)))
+        });
+        let mappings = MAPPINGS.iter().map(|place| last(place));
+        let mut expected: Vec<String> =
+            keys.chain(values).chain(mappings).chain([EDITOR.to_owned()]).collect();
+        listed.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(listed, expected);
+    }
 
     #[test]
     fn places_are_found_by_pointer() {

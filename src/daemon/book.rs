@@ -63,6 +63,8 @@ pub(super) struct Entry {
     pub(super) phase: Phase,
     /// How it is to end, if a person, a newer run or the stop of the daemon ends it.
     pub(super) stop: Option<Stop>,
+    /// Since when it waits for its models, which are on hold.
+    held_since: Option<DateTime<Utc>>,
     /// How often its recovery has failed.
     failures: u32,
 }
@@ -70,7 +72,7 @@ pub(super) struct Entry {
 /// The phase of a run that is not over.
 #[derive(Debug)]
 pub(super) enum Phase {
-    /// An attempt that waits for its time.
+    /// An attempt, or a requested run, that waits for its time.
     Delayed { begins_at: DateTime<Utc>, waits_for: WaitsFor },
     /// It waits in the queue.
     Queued {
@@ -150,7 +152,7 @@ impl Entry {
     fn new(waiting: Waiting, phase: Phase) -> Self {
         let Waiting { job, origin, ignores_overlap, .. } = waiting;
         let (job, origin) = (Some(job), Some(origin));
-        Self { job, origin, ignores_overlap, phase, stop: None, failures: 0 }
+        Self { job, origin, ignores_overlap, phase, stop: None, held_since: None, failures: 0 }
     }
 
     /// Returns a run that continues. It does not wait for other runs of its job.
@@ -161,7 +163,7 @@ impl Entry {
         let (job, origin) = (Some(job.name.clone()), Some(origin));
         let (waits_for, resumed) = (WaitsFor::Nothing, Some(Box::new(run)));
         let phase = Phase::Queued { waits_for, number: None, resumed };
-        Self { job, origin, ignores_overlap, phase, stop: None, failures: 0 }
+        Self { job, origin, ignores_overlap, phase, stop: None, held_since: None, failures: 0 }
     }
 
     /// Tells whether the run is that of a slot, waits in the queue and has not begun.
@@ -198,7 +200,7 @@ pub(super) struct Book {
     kinds: BTreeMap<Kind, BTreeSet<RunId>>,
     /// The runs of each job.
     jobs: HashMap<JobName, BTreeSet<RunId>>,
-    /// When each delayed attempt begins, the next one first.
+    /// When each delayed run begins, the next one first.
     delayed: BTreeSet<(DateTime<Utc>, RunId)>,
     /// Which queued run may start.
     queue: Queue,
@@ -235,7 +237,7 @@ impl Book {
         self.runs.iter()
     }
 
-    /// Returns when the next attempt begins.
+    /// Returns when the next attempt or requested run begins.
     pub(super) fn next_attempt_at(&self) -> Option<DateTime<Utc>> {
         self.delayed.first().map(|(begins_at, _)| *begins_at)
     }
@@ -255,22 +257,27 @@ impl Book {
         self.queue.ready()
     }
 
-    /// Returns the number of runs that people requested and that wait in the queue.
+    /// Returns the number of runs that people requested and that wait in the queue or for their time.
     pub(super) fn requested(&self) -> usize {
-        let queued = self.of_kind(Kind::Queued);
-        queued.filter(|(_, run)| run.origin.as_ref().is_some_and(|of| of.slot.is_none())).count()
+        let waiting = self.of_kind(Kind::Queued).chain(self.of_kind(Kind::Delayed));
+        waiting.filter(|(_, run)| run.origin.as_ref().is_some_and(|of| of.slot.is_none())).count()
     }
 
     /// Keeps the delay of each waiting attempt when the clock is set back from `before` to `now`;
-    /// returns when each of them begins.
+    /// returns when each of them begins. A requested run keeps its time of day.
     pub(super) fn move_attempts(
         &mut self,
         before: DateTime<Utc>,
         now: DateTime<Utc>,
     ) -> Vec<(DateTime<Utc>, RunId)> {
         let waiting = std::mem::take(&mut self.delayed).into_iter();
-        let moved = waiting.map(|(at, run_id)| {
-            (at.min(now + (at - before).max(chrono::TimeDelta::zero())), run_id)
+        let is_requested = |run_id: &RunId| {
+            let origin = self.runs.get(run_id).and_then(|run| run.origin.as_ref());
+            origin.is_some_and(|origin| origin.trigger == Trigger::Manual)
+        };
+        let moved = waiting.map(|(at, run_id)| match () {
+            () if is_requested(&run_id) => (at, run_id),
+            () => (at.min(now + (at - before).max(chrono::TimeDelta::zero())), run_id),
         });
         self.delayed = moved.collect();
         for (at, run_id) in &self.delayed {

@@ -14,8 +14,8 @@ use crate::store::Pause;
 pub enum Command {
     /// Report the status of the daemon.
     Status(oneshot::Sender<StatusReport>),
-    /// Run this job now.
-    Run(String, Origin, oneshot::Sender<Result<Started, CommandError>>),
+    /// Run this job now, or at this time.
+    Run(String, Origin, Option<DateTime<Utc>>, oneshot::Sender<Result<Started, CommandError>>),
     /// Cancel a run, on behalf of this person.
     Cancel(RunId, Option<Person>, oneshot::Sender<Result<(), CommandError>>),
     /// Cancel the runs of a job, or all, on behalf of this person; the reply lists them.
@@ -26,10 +26,10 @@ pub enum Command {
     WaitsFor(Vec<String>, oneshot::Sender<BTreeMap<String, String>>),
     /// Run a job for due times of the past; the reply is their number.
     Backfill(BackfillRequest, oneshot::Sender<Result<usize, CommandError>>),
-    /// Pause a job, with a note; the reply tells when it was paused.
-    Pause(String, Option<String>, oneshot::Sender<Result<Pause, CommandError>>),
-    /// End the pause of a job; the reply tells whether it was paused.
-    Unpause(String, oneshot::Sender<Result<bool, CommandError>>),
+    /// Pause a job or all jobs; the reply tells when that began.
+    Pause(PauseRequest, oneshot::Sender<Result<Pause, CommandError>>),
+    /// End the pause of a job, or that of all jobs; the reply tells whether there was one.
+    Unpause(Option<String>, oneshot::Sender<Result<bool, CommandError>>),
     /// Tell whether runs can begin: the disk can be written, and the daemon is not stopping.
     IsReady(oneshot::Sender<bool>),
     /// Reload the configuration; the reply describes the configuration in effect afterwards.
@@ -63,6 +63,16 @@ pub struct BackfillRequest {
     pub to: DateTime<Utc>,
     /// The person who makes the request, according to the connection.
     pub by: Option<Person>,
+}
+
+/// A request to pause a job.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PauseRequest {
+    /// The job; `None` for all jobs.
+    pub job: Option<String>,
+    pub note: Option<String>,
+    /// When the pause ends by itself.
+    pub until: Option<DateTime<Utc>>,
 }
 
 /// A run that started or was queued.

@@ -33,6 +33,7 @@ use super::command::Command;
 use super::disposition::Cause;
 use super::outbox::Outbox;
 use super::recovery::RecoveredState;
+use crate::agent::HeardOfModels;
 use crate::config::{Config, Loaded};
 use crate::run::Host;
 use crate::store::{Claim, Ledger};
@@ -173,7 +174,7 @@ impl Supervisor {
                 () = tokio::time::sleep_until(wake) => self.tick().await,
                 // A run that waits for its model gives its place to the runs of other models.
                 () = self.parts.host.waits.added() => {
-                    self.take_answers().await;
+                    self.hear_of_models().await;
                     self.fill().await;
                 }
                 Some(command) = self.commands.recv() => self.on_command(command).await,
@@ -207,7 +208,8 @@ impl Supervisor {
         }
         let now = self.parts.host.clock.now();
         let next = self.due.next_start().into_iter().chain(self.book.next_attempt_at());
-        let next = next.chain(self.book.next_hold_change()).min();
+        let next =
+            next.chain(self.book.next_hold_change()).chain(self.due.pauses.next_end(now)).min();
         let next = next.map(|at| (at - now).to_std().unwrap_or_default());
         let wake = next.map_or(look, |next| look.min(Instant::now() + next));
         self.outbox.not_before().map_or(wake, |not_before| wake.max(not_before))
@@ -247,6 +249,7 @@ impl Supervisor {
                 self.reload(None);
             }
             self.begin_due(cause, now).await;
+            self.end_pauses(now).await;
             self.act(Input::Tick).await;
             self.fill().await;
             self.prune_daily(now);
@@ -296,17 +299,17 @@ impl Supervisor {
         }
     }
 
-    /// Takes the answers of models on hold.
-    async fn take_answers(&mut self) {
-        let answered = self.parts.host.waits.take_answers();
-        if !answered.is_empty() {
-            self.act(Input::Answered(answered)).await;
+    /// Takes what has happened to the calls of models on hold.
+    async fn hear_of_models(&mut self) {
+        let heard = self.parts.host.waits.take_heard();
+        if heard != HeardOfModels::default() {
+            self.act(Input::Heard(heard)).await;
         }
     }
 
-    /// Asks to hear of the answers of the models on hold.
-    fn want_answers(&self) {
-        self.parts.host.waits.want_answers(self.book.awaited_models());
+    /// Asks to hear of the calls of the models on hold.
+    fn want_models(&self) {
+        self.parts.host.waits.want(self.book.awaited_models());
     }
 
     /// Returns the active runs that wait for their models.
@@ -325,7 +328,7 @@ impl Supervisor {
     fn take_pauses(&mut self) {
         for pause in self.outbox.take_pauses() {
             tracing::warn!(job = pause.job, note = pause.note, "the job is paused");
-            self.due.pauses.insert(pause.job);
+            self.due.pauses.insert(pause);
         }
     }
 }

@@ -6,9 +6,9 @@ use chrono::{DateTime, TimeDelta, Utc};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{Config, ConfigError, Job};
-use crate::domain::Outcome;
+use crate::domain::{Acknowledgement, Outcome};
 use crate::schedule::jitter;
-use crate::store::{Pause, RunSummary};
+use crate::store::{Pause, QueuedRun, RunSummary};
 
 /// The last run of a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +33,12 @@ pub struct JobRow {
     pub paused: bool,
     /// Why it is paused.
     pub pause_note: Option<String>,
+    /// When its pause ends by itself.
+    #[serde(default)]
+    pub paused_until: Option<DateTime<Utc>>,
+    /// Who has silenced its state; null if nobody has.
+    #[serde(default)]
+    pub acknowledged: Option<Acknowledgement>,
     /// The schedule as written; null if the job has none.
     pub schedule: Option<String>,
     /// The zone of its schedule; `timezone` of `config.yaml` if it has none.
@@ -55,6 +61,9 @@ pub struct NextRow {
     /// if there is none since the slot before.
     #[serde(default)]
     pub skipped: Option<String>,
+    /// The run that a person requested for this time; null for a due time of the schedule.
+    #[serde(default)]
+    pub run_id: Option<String>,
 }
 
 /// The configuration, in `status`.
@@ -109,6 +118,9 @@ pub struct StatusJobs {
     pub paused: usize,
     /// Jobs whose last run did not succeed. A run that was not needed does not count.
     pub failing: usize,
+    /// Jobs whose state a person has silenced; null if the ledger did not answer.
+    #[serde(default)]
+    pub acknowledged: Option<usize>,
 }
 
 /// A model that gives no answer now, in `status`.
@@ -120,6 +132,15 @@ pub struct StatusWait {
     pub runs: Vec<String>,
     /// When the first of these calls began.
     pub since: DateTime<Utc>,
+}
+
+/// The pause of all jobs, in `status`.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusPause {
+    pub since: DateTime<Utc>,
+    /// When it ends by itself.
+    pub until: Option<DateTime<Utc>>,
+    pub note: Option<String>,
 }
 
 /// A model on hold, in `status`.
@@ -160,6 +181,9 @@ pub struct StatusReport {
     /// The models that give no answer now, and the runs that wait for each.
     #[serde(default)]
     pub waits: Vec<StatusWait>,
+    /// The pause of all jobs; null if there is none.
+    #[serde(default)]
+    pub pause_of_all: Option<StatusPause>,
     /// The models on hold.
     #[serde(default)]
     pub holds: Vec<StatusHold>,
@@ -198,19 +222,28 @@ pub fn job_rows(
     config: &Config,
     last_runs: &BTreeMap<String, RunSummary>,
     pauses: Vec<Pause>,
+    mut acknowledgements: BTreeMap<String, Acknowledgement>,
     now: DateTime<Utc>,
 ) -> Vec<JobRow> {
-    let pauses: HashMap<String, Option<String>> =
-        pauses.into_iter().map(|pause| (pause.job, pause.note)).collect();
+    let pauses = pauses.into_iter().filter(|pause| pause.is_in_effect(now));
+    let pauses: HashMap<String, Pause> = pauses.map(|pause| (pause.job.clone(), pause)).collect();
+    // Of two pauses, the one that lasts longer is shown.
+    let pause_of = |job: &str| {
+        let both = [pauses.get(job), pauses.get(Pause::ALL)].into_iter().flatten();
+        both.max_by_key(|pause| pause.until.unwrap_or(DateTime::<Utc>::MAX_UTC))
+    };
     config
         .jobs
         .values()
-        .map(|job| JobRow {
+        .map(|job| (job, pause_of(job.name.as_str())))
+        .map(|(job, pause)| JobRow {
             name: job.name.to_string(),
             description: job.description.clone(),
             enabled: job.enabled,
-            paused: pauses.contains_key(job.name.as_str()),
-            pause_note: pauses.get(job.name.as_str()).cloned().flatten(),
+            paused: pause.is_some(),
+            pause_note: pause.and_then(|pause| pause.note.clone()),
+            paused_until: pause.and_then(|pause| pause.until),
+            acknowledged: acknowledgements.remove(job.name.as_str()),
             schedule: job.schedule.as_ref().map(crate::schedule::Schedule::as_written),
             timezone: zone(config, job).name().to_owned(),
             next_fire: job
@@ -228,12 +261,13 @@ pub fn job_rows(
         .collect()
 }
 
-/// Returns the first `count` slots after `from`, of one job or of all jobs, sorted by due time. A
-/// disabled job has no slots.
+/// Returns the first `count` slots and `requested` runs after `from`, of one job or of all jobs, sorted
+/// by due time. A disabled job has no slots.
 #[must_use]
 pub fn next_rows(
     config: &Config,
     job: Option<&Job>,
+    requested: Vec<QueuedRun>,
     from: DateTime<Utc>,
     count: usize,
 ) -> Vec<NextRow> {
@@ -254,9 +288,23 @@ pub fn next_rows(
                 skipped: skipped
                     .take_if(|skipped| skipped.at <= due_at)
                     .map(|skipped| skipped.local.to_string()),
+                run_id: None,
             })
         })
         .collect();
+    let requested = requested.into_iter().filter(|run| job.is_none_or(|job| run.job == job.name));
+    rows.extend(requested.filter_map(|run| {
+        let due_at = run.not_before.filter(|due_at| *due_at > from)?;
+        let zone = zone(config, config.jobs.get(&run.job)?);
+        Some(NextRow {
+            job: run.job.to_string(),
+            due_at,
+            local: due_at.with_timezone(&zone).to_rfc3339(),
+            starts_at: due_at,
+            skipped: None,
+            run_id: Some(run.run_id.to_string()),
+        })
+    }));
     rows.sort_by(|a, b| (a.due_at, &a.job).cmp(&(b.due_at, &b.job)));
     rows.truncate(count);
     rows

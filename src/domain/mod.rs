@@ -29,8 +29,8 @@ pub use event::{
 pub use hold::{Hold, Outage};
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};
 pub use notice::{
-    DaemonEvent, DaemonRule, JobState, Message, NoticeEvent, NoticeEvents, NoticeRule, RunNotice,
-    ToldState,
+    Acknowledgement, DaemonEvent, DaemonRule, JobState, Message, NoticeEvent, NoticeEvents,
+    NoticeRule, RunNotice, ToldState,
 };
 pub use origin::{Epoch, Origin, OriginFields, Person, RunRequest, SlotKey, SlotTime, Trigger};
 pub use outcome::{Outcome, Stop, StopReason};

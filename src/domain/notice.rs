@@ -10,6 +10,7 @@ use chrono::{DateTime, Utc};
 use serde::{Deserialize, Serialize};
 
 use super::ids::JobName;
+use super::origin::Person;
 use super::outcome::{Outcome, StopReason};
 
 /// An event of a job that a destination may be told.
@@ -204,9 +205,21 @@ pub struct JobState {
     pub since: DateTime<Utc>,
     /// For each destination, the state that it was told and that is not over for it.
     pub told: BTreeMap<String, ToldState>,
+    /// Set while a person has silenced the state.
+    #[serde(default)]
+    pub acknowledged: Option<Acknowledgement>,
     /// The destinations that were not told the state when it was entered, because they knew its cause.
     #[serde(default)]
     pub held_back: BTreeSet<String>,
+}
+
+/// Who has silenced the state of a job.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledgement {
+    pub by: Option<Person>,
+    pub at: DateTime<Utc>,
+    /// When the state is told again, if it has not changed by then.
+    pub until: Option<DateTime<Utc>>,
 }
 
 /// A state that a destination was told.
@@ -240,28 +253,34 @@ impl JobState {
                     let message = run.message(&NoticeEvent::Planned.to_string(), None);
                     messages.push((rule.to.clone(), message));
                 }
-                messages.extend(run.ping_success(rules));
+                messages.extend(run.pings(rules));
                 return (before, messages);
             }
-            Outcome::Skipped => return (before, run.ping_success(rules).collect()),
+            Outcome::Skipped => return (before, run.pings(rules).collect()),
             Outcome::Cancelled => return (before, messages),
         };
         let is_entered = before.as_ref().is_none_or(|before| before.state != state);
         let has_changed = before.as_ref().is_some_and(|before| before.state != state);
+        let acknowledged = before.as_ref().filter(|_| !is_entered);
+        let mut acknowledged = acknowledged.and_then(|before| before.acknowledged.clone());
+        let is_told_again =
+            acknowledged.take_if(|of| of.until.is_some_and(|until| until <= run.at)).is_some();
+        if let (Some(before), Some(_)) = (&before, &acknowledged) {
+            return (Some(before.clone()), run.pings(rules).collect());
+        }
         let (since, mut told, mut held_back) = match before {
             Some(before) if !is_entered => (before.since, before.told, before.held_back),
             Some(before) => (run.at, before.told, BTreeSet::new()),
             None => (run.at, BTreeMap::new(), BTreeSet::new()),
         };
+        if is_told_again {
+            held_back.extend(told.keys().cloned());
+            told.retain(|_, earlier| earlier.state != state);
+        }
         for rule in rules {
             let mut tell = |event: &NoticeEvent, since: Option<DateTime<Utc>>| {
                 messages.push((rule.to.clone(), run.message(&event.to_string(), since)));
             };
-            if rule.on == NoticeEvents::EachRun {
-                let is_good = run.outcome == Outcome::Succeeded;
-                tell(if is_good { &NoticeEvent::Succeeded } else { &NoticeEvent::Failed }, None);
-                continue;
-            }
             let own = NoticeEvent::parse(&state);
             let is_listed = own
                 .as_ref()
@@ -294,15 +313,21 @@ impl JobState {
                 tell(&NoticeEvent::Succeeded, None);
             }
         }
-        (Some(Self { state, since, told, held_back }), messages)
+        messages.extend(run.pings(rules));
+        (Some(Self { state, since, told, acknowledged, held_back }), messages)
     }
 }
 
 impl RunNotice {
-    /// Returns the message that tells each dead man's switch that the run ended well.
-    fn ping_success(&self, rules: &[NoticeRule]) -> impl Iterator<Item = (String, Message)> {
+    /// Returns the messages that tell each dead man's switch how the run ended. A run that was planned or
+    /// not needed ended well.
+    fn pings(&self, rules: &[NoticeRule]) -> impl Iterator<Item = (String, Message)> {
+        let event = match self.outcome {
+            Outcome::Succeeded | Outcome::Planned | Outcome::Skipped => NoticeEvent::Succeeded,
+            Outcome::Failed | Outcome::Interrupted | Outcome::Cancelled => NoticeEvent::Failed,
+        };
         let pings = rules.iter().filter(|rule| rule.on == NoticeEvents::EachRun);
-        pings.map(|rule| (rule.to.clone(), self.message(&NoticeEvent::Succeeded.to_string(), None)))
+        pings.map(move |rule| (rule.to.clone(), self.message(&event.to_string(), None)))
     }
 
     /// Returns the message about the run. `since` is the begin of a state that is over.
@@ -438,6 +463,30 @@ mod tests {
             events.extend(messages.into_iter().map(|(_, of)| format!("{at} {}", of.event)));
         }
         assert_eq!(events, ["2 failed", "3 recovered"]);
+    }
+
+    #[test]
+    fn an_acknowledged_state_is_silent_until_it_changes_or_its_time_has_come() {
+        let on = ["failed", "recovered", "changed"].map(|word| NoticeEvent::parse(word).unwrap());
+        let on = NoticeEvents::Listed(on.into());
+        let rules = [NoticeRule { to: "ops".into(), on, knows_outage: false }];
+        let told = |until: Option<i64>, runs: &str| {
+            let mut state = JobState::after(None, &run("F", 0), &rules).0.unwrap();
+            let at = |minute: i64| DateTime::from_timestamp(minute * 60, 0).unwrap();
+            state.acknowledged =
+                Some(Acknowledgement { by: None, at: at(0), until: until.map(at) });
+            let (mut state, mut events) = (Some(state), Vec::new());
+            for (nth, word) in runs.split(' ').enumerate() {
+                let minute = 1 + nth as i64;
+                let (after, messages) = JobState::after(state, &run(word, minute), &rules);
+                state = after;
+                events.extend(messages.into_iter().map(|(_, of)| format!("{minute} {}", of.event)));
+            }
+            events
+        };
+        assert_eq!(told(None, "F F F"), [""; 0]);
+        assert_eq!(told(None, "F - F"), ["2 recovered", "2 changed", "3 failed", "3 changed"]);
+        assert_eq!(told(Some(2), "F F F -"), ["2 failed", "4 recovered", "4 changed"]);
     }
 
     #[test]

@@ -137,6 +137,15 @@ pub struct RunRequest {
     pub prompt: Option<String>,
     /// Plan the changes instead of making them.
     pub plan: bool,
+    /// Replaces the model of the job, by its name in the configuration.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// Replaces the reasoning effort of the model.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    /// Replaces `limits.max_iterations` of the job.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_iterations: Option<u32>,
     /// The parts of a newer version. A run that has any neither continues nor is repeated under this
     /// one.
     #[serde(flatten)]

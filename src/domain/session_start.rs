@@ -16,6 +16,15 @@ pub struct Overrides {
     /// The prompt that replaces the job's.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub prompt: Option<String>,
+    /// The name, in the configuration, of the model that replaces the job's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub model: Option<String>,
+    /// The reasoning effort that replaces the model's.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub effort: Option<String>,
+    /// The limit that replaces the job's `max_iterations`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_iterations: Option<u32>,
     /// The overrides of a newer version. A run that has any cannot continue under this one.
     #[serde(flatten)]
     #[schemars(skip)]

@@ -4,17 +4,11 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use crate::agent::{End, FailedModel, SessionResult};
-use crate::config::{Config, Provider};
+use crate::agent::{End, SessionResult};
 use crate::domain::{Outage, Outcome, Person, RunId, SessionEnd, StopReason, Usage};
 use crate::store::RunSummary;
 use crate::text::answer::whole_object;
-use crate::text::escape::one_line;
 use crate::text::redact::{Redacted, Redactor};
-use crate::text::truncate::shorten;
-
-/// Limit of the characters of the cause of an outage.
-const CAUSE_CHARACTERS: usize = 300;
 
 /// How a run ended.
 #[derive(Debug, Clone)]
@@ -26,7 +20,7 @@ pub struct Ended {
     pub has_started_change: bool,
     /// The summary of the run; `None` if its first or its last line was not written.
     pub row: Option<RunSummary>,
-    /// The models that failed the run and have not answered since.
+    /// The models that failed its last request.
     pub outages: Vec<Outage>,
 }
 
@@ -75,21 +69,8 @@ pub(super) fn ended_early(stop_reason: StopReason, error: String) -> SessionResu
         changes: Default::default(),
         survivors: 0,
         is_suspended: false,
-        failed_models: Vec::new(),
+        outages: Vec::new(),
     }
-}
-
-/// Returns the outages of the models that failed a run. A scripted model has none.
-pub(super) fn outages(failed: Vec<FailedModel>, config: &Config) -> Vec<Outage> {
-    let outage = |FailedModel { name, error }: FailedModel| {
-        let settings = match &config.models.get(&name)?.provider {
-            Provider::Remote(remote) => remote.access_digest(),
-            Provider::Scripted(_) => return None,
-        };
-        let cause = shorten(&one_line(error.message.trim()), CAUSE_CHARACTERS);
-        Some(Outage { model: name, settings, cause, retry_after: error.retry_after })
-    };
-    failed.into_iter().filter_map(outage).collect()
 }
 
 /// Returns the last line of a run with secrets removed, because it is also printed and logged.

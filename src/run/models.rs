@@ -8,6 +8,7 @@ use super::lessons::{Learned, LedgerLessons};
 use super::model_view::{facts_with, prices_with};
 use super::spec::RunSpec;
 use crate::agent::{Model as AgentModel, ModelFacts, ModelInUse};
+use crate::catalogue::Effort;
 use crate::config::{Model, Provider, Remote};
 use crate::provider::{RemoteModel, ScriptContext, ScriptedModel};
 use crate::text::redact::Redactor;
@@ -56,6 +57,11 @@ fn in_use(
         )),
         Provider::Remote(remote) => {
             let remote = Remote { traits: facts.traits().clone(), ..(**remote).clone() };
+            let efforts = remote.traits.efforts.as_ref();
+            let takes = |effort: &Effort| efforts.is_none_or(|of| of.contains(effort));
+            // A fallback that does not take the effort of the run keeps its own.
+            let effort = spec.job.reasoning_effort.filter(takes).or(remote.reasoning_effort);
+            let remote = Remote { reasoning_effort: effort, ..remote };
             let redactor = Redactor::new(&spec.config.secrets);
             let (clients, clock) = (host.clients.clone(), host.clock.clone());
             let lessons = learned.lessons_of(&remote).map(|row| row.parameter.clone());
@@ -66,8 +72,13 @@ fn in_use(
             Arc::new(made.with_lessons(refused, LedgerLessons::of(host)))
         }
     };
+    let access = match &model.provider {
+        Provider::Remote(remote) => remote.access_digest(),
+        Provider::Scripted(_) => String::new(),
+    };
     ModelInUse {
         name: model.name.clone(),
+        access,
         model: agent_model,
         max_retries: model.max_retries,
         facts: ModelFacts {

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::budget::{millionths, reserve};
-use super::ended::{Ended, RunExit, outages, session_end};
+use super::ended::{Ended, RunExit, session_end};
 use super::history::RunHistory;
 use super::host::{Host, RunError};
 use super::mcp::{ServerReady, Servers, usable_servers};
@@ -274,7 +274,7 @@ impl RunScope {
         let by = self.stop.given().and_then(|stop| stop.by);
         let worked = self.worked + self.started.elapsed();
         let end = session_end(&result, worked, by, &self.ctx.redactor);
-        let outages = outages(result.failed_models, &self.spec.config);
+        let outages = std::mem::take(&mut result.outages);
         if result.is_suspended {
             let reason = "the daemon stopped; the run continues at its next start".to_owned();
             if let Err(error) = self.sink.record(Event::SessionSuspended { reason }).await {

@@ -3,8 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use crate::catalogue::Effort;
 use crate::config::{Config, Job, Mode};
 use crate::domain::{Origin, Overrides, RunId, RunRequest, SessionStart};
+use crate::text::suggest::nearest;
+
+/// The highest limit of iterations.
+const MOST_ITERATIONS: u32 = 100;
 
 /// A run before it starts.
 #[derive(Debug, Clone)]
@@ -79,6 +84,19 @@ pub enum PromptError {
     /// The job has no such variable.
     #[error("the job `{job}` has no variable `{name}` in `vars`")]
     UnknownVariable { job: String, name: String },
+    /// The configuration has no such model.
+    #[error("there is no model `{0}` in config.yaml{1}")]
+    UnknownModel(String, String),
+    /// The job has a limit of cost, and the model that the request names has no price.
+    #[error("the model `{0}` has no price, and the job has a limit of cost: set its `price`")]
+    NoPrice(String),
+    #[error("`{0}` is not an effort: use none, minimal, low, medium, high, xhigh or max")]
+    UnknownEffort(String),
+    /// The model does not take the effort.
+    #[error("{0}")]
+    EffortRefused(String),
+    #[error("the limit of iterations must be from 1 to {MOST_ITERATIONS}: {0}")]
+    Iterations(u32),
 }
 
 impl RunSpec {
@@ -106,9 +124,9 @@ impl RunSpec {
         start: &SessionStart,
         mode: Mode,
     ) -> Result<Self, PromptError> {
-        let (vars, prompt) = (start.vars.clone(), start.overrides.prompt.clone());
-        let plan = mode == Mode::Plan;
-        let stated = RunRequest { vars, prompt, plan, ..RunRequest::default() };
+        let Overrides { prompt, model, effort, max_iterations, newer } = start.overrides.clone();
+        let (vars, plan) = (start.vars.clone(), mode == Mode::Plan);
+        let stated = RunRequest { vars, prompt, plan, model, effort, max_iterations, newer };
         let mut spec =
             Self::with_request(run_id, config, job, start.origin.clone(), stated.clone())?;
         if spec.origin.request.is_none() {
@@ -128,16 +146,19 @@ impl RunSpec {
         origin: Origin,
         request: RunRequest,
     ) -> Result<Self, PromptError> {
+        let job = overridden(job, &config, &request)?;
+        let RunRequest { vars: replaced, prompt, plan, model, effort, max_iterations, .. } =
+            request;
         let unknown = |name: &str| PromptError::UnknownVariable {
             job: job.name.to_string(),
             name: name.to_owned(),
         };
-        let RunRequest { vars: replaced, prompt, plan, .. } = request;
         let mut vars = job.vars.clone();
         for (name, value) in replaced {
             *vars.get_mut(&name).ok_or_else(|| unknown(&name))? = value;
         }
-        let overrides = Overrides { prompt: prompt.clone(), ..Overrides::default() };
+        let newer = serde_json::Map::new();
+        let overrides = Overrides { prompt: prompt.clone(), model, effort, max_iterations, newer };
         let task = match prompt {
             Some(prompt) => prompt,
             None => job
@@ -161,4 +182,50 @@ impl RunSpec {
             passed_over: Vec::new(),
         })
     }
+}
+
+/// Returns the job with the model, the effort and the limit that a request replaces.
+fn overridden(
+    job: Arc<Job>,
+    config: &Config,
+    request: &RunRequest,
+) -> Result<Arc<Job>, PromptError> {
+    let RunRequest { model, effort, max_iterations, .. } = request;
+    if model.is_none() && effort.is_none() && max_iterations.is_none() {
+        return Ok(job);
+    }
+    let mut job = Job::clone(&job);
+    if let Some(name) = model {
+        let known = config.models.keys().map(String::as_str);
+        let near = || match nearest(name, known) {
+            Some(near) => format!(": did you mean `{near}`?"),
+            None => String::new(),
+        };
+        let found = config.models.get(name);
+        let model = found.ok_or_else(|| PromptError::UnknownModel(name.clone(), near()))?;
+        let fallbacks = model.fallback.iter().filter_map(|name| config.models.get(name));
+        let mut models = std::iter::once(model).chain(fallbacks);
+        if let Some(model) = models.find(|model| model.prices.is_none())
+            && job.limits.max_cost_usd.is_some()
+        {
+            return Err(PromptError::NoPrice(model.name.clone()));
+        }
+        job.model = Some(name.clone());
+    }
+    if let Some(word) = effort {
+        let parsed = serde_json::from_value(word.as_str().into());
+        let effort: Effort = parsed.map_err(|_| PromptError::UnknownEffort(word.clone()))?;
+        let model = config.model_of(&job);
+        if let Some(why) = model.and_then(|model| model.why_effort_refused(effort)) {
+            return Err(PromptError::EffortRefused(why));
+        }
+        job.reasoning_effort = Some(effort);
+    }
+    if let Some(limit) = max_iterations {
+        if !(1..=MOST_ITERATIONS).contains(limit) {
+            return Err(PromptError::Iterations(*limit));
+        }
+        job.limits.max_iterations = (*limit).into();
+    }
+    Ok(Arc::new(job))
 }

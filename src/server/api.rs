@@ -108,19 +108,28 @@ impl Api {
         let mut report = self.ask(Command::Status).await?;
         report.approvals = Some(self.approvals.waiting().len());
         // Not in the writer of the ledger: the status must not wait for a disk that does not answer.
-        let root = self.state.root().to_path_buf();
+        let (root, now) = (self.state.root().to_path_buf(), self.clock.now());
         let host_work = HostWork::of("");
         let read = host_work.run_within(FILES, move || {
-            let undelivered = Ledger::read_file(&root, |reader| reader.undelivered());
-            (Learned::read_file(&root), undelivered)
+            let read = Ledger::read_file(&root, |reader| {
+                Ok((reader.undelivered()?, reader.acknowledgements(now)?))
+            });
+            (Learned::read_file(&root), read)
         });
         // The outbox reports a disk that gives no answer.
-        if let Ok((learned, undelivered)) = read.await {
+        if let Ok((learned, read)) = read.await {
             report.refused_parameters = learned
                 .ok()
                 .map(|learned| refused_parameters(&self.handle.config.borrow(), &learned));
-            report.degraded.extend(match undelivered {
-                Ok(undelivered) => undelivered_problems(undelivered.unwrap_or_default()),
+            report.degraded.extend(match read {
+                Ok(read) => {
+                    let (undelivered, acknowledged) = read.unwrap_or_default();
+                    let config = self.handle.config.borrow();
+                    let jobs = acknowledged.keys().map(String::as_str);
+                    let jobs = jobs.filter(|job| config.jobs.contains_key(*job));
+                    report.jobs.acknowledged = Some(jobs.count());
+                    undelivered_problems(undelivered)
+                }
                 Err(error) => {
                     vec![format!("the messages that were not delivered are unknown: {error}")]
                 }

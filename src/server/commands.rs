@@ -14,8 +14,8 @@ use super::body::OptionalBody;
 use super::problem::Problem;
 use super::socket::Peer;
 use crate::config::Settings;
-use crate::daemon::{BackfillRequest, BackfillScope, Command, CommandError};
-use crate::domain::{Origin, RunRequest};
+use crate::daemon::{BackfillRequest, BackfillScope, Command, CommandError, PauseRequest};
+use crate::domain::{Acknowledgement, JobState, Origin, RunRequest};
 use crate::process::person;
 use crate::store::{self, Pruned, Retention};
 
@@ -81,19 +81,26 @@ pub(super) struct RunBody {
     vars: BTreeMap<String, String>,
     prompt: Option<String>,
     plan: bool,
+    model: Option<String>,
+    effort: Option<String>,
+    max_iterations: Option<u32>,
+    /// When the run begins; now if absent.
+    at: Option<DateTime<Utc>>,
 }
 
 pub(super) async fn start_run(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(name): Path<String>,
-    OptionalBody(RunBody { vars, prompt, plan }): OptionalBody<RunBody>,
+    OptionalBody(body): OptionalBody<RunBody>,
 ) -> Result<(StatusCode, Json<Value>), Problem> {
     tracing::info!(job = name, uid = peer.uid, "run requested");
-    let request = RunRequest { vars, prompt, plan, ..RunRequest::default() };
+    let RunBody { vars, prompt, plan, model, effort, max_iterations, at } = body;
+    let newer = serde_json::Map::new();
+    let request = RunRequest { vars, prompt, plan, model, effort, max_iterations, newer };
     let origin = Origin::manual(request, peer.uid.map(person));
     let started = api
-        .ask(|reply| Command::Run(name, origin, reply))
+        .ask(|reply| Command::Run(name, origin, at, reply))
         .await?
         .map_err(|error| api.refused(error))?;
     Ok((StatusCode::CREATED, Json(json!(started))))
@@ -136,29 +143,87 @@ pub(super) async fn cancel_all(
     Ok(Json(json!({ "run_ids": cancelled })))
 }
 
-/// Why a job is paused.
+/// Why a job is paused, and until when.
 #[derive(Debug, Clone, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub(super) struct PauseBody {
-    #[serde(default)]
     note: Option<String>,
+    until: Option<DateTime<Utc>>,
 }
 
 /// Pauses a job.
 ///
-/// *Shape*: `{"job":"backup","paused":true,"pause_note":"disk swap"}`
+/// *Shape*: `{"job":"backup","paused":true,"pause_note":"disk swap","paused_until":null}`
 pub(super) async fn pause(
     State(api): State<Api>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(job): Path<String>,
-    OptionalBody(PauseBody { note }): OptionalBody<PauseBody>,
+    OptionalBody(body): OptionalBody<PauseBody>,
 ) -> Answer<Value> {
-    tracing::info!(job, note, uid = peer.uid, "pause requested");
-    let paused = api
-        .ask(|reply| Command::Pause(job, note, reply))
-        .await?
-        .map_err(|error| api.refused(error))?;
-    Ok(Json(json!({"job": paused.job, "paused": true, "pause_note": paused.note})))
+    pause_for(&api, &peer, Some(job), body).await
+}
+
+/// Pauses all jobs.
+///
+/// *Shape*: as for one job, with `job` null
+pub(super) async fn pause_all(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    OptionalBody(body): OptionalBody<PauseBody>,
+) -> Answer<Value> {
+    pause_for(&api, &peer, None, body).await
+}
+
+async fn pause_for(
+    api: &Api,
+    peer: &Peer,
+    job: Option<String>,
+    PauseBody { note, until }: PauseBody,
+) -> Answer<Value> {
+    tracing::info!(job, note, ?until, uid = peer.uid, "pause requested");
+    let request = PauseRequest { job: job.clone(), note, until };
+    let paused = api.ask(|reply| Command::Pause(request, reply)).await?;
+    let paused = paused.map_err(|error| api.refused(error))?;
+    Ok(Json(json!({
+        "job": job, "paused": true, "pause_note": paused.note, "paused_until": paused.until,
+    })))
+}
+
+/// Until when the state of a job is silenced.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct AckBody {
+    until: Option<DateTime<Utc>>,
+}
+
+/// Silences the state of a job.
+///
+/// *Shape*: `{"job":"backup","state":"failed","since":"2026-11-26T03:00:00Z","acknowledged":{"by":{"uid":0,"user":"root"},"at":"…","until":null}}`
+pub(super) async fn acknowledge(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(job): Path<String>,
+    OptionalBody(AckBody { until }): OptionalBody<AckBody>,
+) -> Answer<Value> {
+    if !api.handle.config.borrow().jobs.contains_key(job.as_str()) {
+        return Err(api.no_job(&job));
+    }
+    let (by, at) = (peer.uid.map(person), api.clock.now());
+    if until.is_some_and(|until| until <= at) {
+        return Err(refused(CommandError::Invalid("`until` is in the past".to_owned())));
+    }
+    tracing::info!(job, ?until, uid = peer.uid, "acknowledgement requested");
+    let ledger = api.host.ledger.get().await.map_err(internal)?;
+    let acknowledged = Acknowledgement { by, at, until };
+    match ledger.acknowledge(job.clone(), acknowledged).await.map_err(internal)? {
+        Some(JobState { state, since, acknowledged, .. }) => Ok(Json(
+            json!({"job": job, "state": state, "since": since, "acknowledged": acknowledged}),
+        )),
+        None => Err(Problem::new(
+            StatusCode::CONFLICT,
+            format!("no run of `{job}` has ended, so there is no state to acknowledge"),
+        )),
+    }
 }
 
 /// The period of a backfill; both bounds are inclusive.
@@ -199,6 +264,20 @@ pub(super) async fn unpause(
     ConnectInfo(peer): ConnectInfo<Peer>,
     Path(job): Path<String>,
 ) -> Answer<Value> {
+    unpause_for(&api, &peer, Some(job)).await
+}
+
+/// Ends the pause of all jobs. The pauses of single jobs stay.
+///
+/// *Shape*: as for one job, with `job` null
+pub(super) async fn unpause_all(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+) -> Answer<Value> {
+    unpause_for(&api, &peer, None).await
+}
+
+async fn unpause_for(api: &Api, peer: &Peer, job: Option<String>) -> Answer<Value> {
     tracing::info!(job, uid = peer.uid, "end of a pause requested");
     let unpaused = api.ask(|reply| Command::Unpause(job.clone(), reply)).await?;
     let was_paused = unpaused.map_err(|error| api.refused(error))?;

@@ -19,7 +19,7 @@ use crate::daemon::{
 };
 use crate::process::person;
 use crate::run::AnswerError;
-use crate::store::{RunFilter, RunState, RunSummary, SlotRow};
+use crate::store::{LedgerReader, RunFilter, RunState, RunSummary, SlotRow};
 
 /// Runs in a list if the request sets no limit.
 const DEFAULT_LIMIT: u32 = 50;
@@ -112,6 +112,9 @@ pub fn router(api: Api, key: ControlKey) -> Router {
         .route("/jobs/{name}/pause", post(commands::pause))
         .route("/jobs/{name}/backfill", post(commands::backfill))
         .route("/jobs/{name}/unpause", post(commands::unpause))
+        .route("/jobs/{name}/ack", post(commands::acknowledge))
+        .route("/pause", post(commands::pause_all))
+        .route("/unpause", post(commands::unpause_all))
         .route("/next", get(next))
         .route("/runs", get(runs))
         .route("/runs/{id}", get(run))
@@ -163,9 +166,12 @@ async fn status(State(api): State<Api>) -> Answer<StatusReport> {
 
 async fn jobs(State(api): State<Api>) -> Answer<List<JobRow>> {
     let last_runs = api.last_runs().await?;
-    let pauses = api.ledger(|reader| reader.pauses()).await?;
+    let now = api.clock.now();
+    let read =
+        move |reader: &LedgerReader<'_>| Ok((reader.pauses()?, reader.acknowledgements(now)?));
+    let (pauses, acknowledgements) = api.ledger(read).await?;
     let config = api.handle.config.borrow().clone();
-    Ok(List::whole(job_rows(&config, &last_runs, pauses, api.clock.now())))
+    Ok(List::whole(job_rows(&config, &last_runs, pauses, acknowledgements, now)))
 }
 
 async fn job(State(api): State<Api>, Path(name): Path<String>) -> Answer<JobRow> {
@@ -180,10 +186,13 @@ async fn next(State(api): State<Api>, Query(query): Query<NextQuery>) -> Answer<
         None => None,
         Some(name) => Some(config.jobs.get(name.as_str()).ok_or_else(|| api.no_job(name))?),
     };
-    let from = query.from.unwrap_or_else(|| api.clock.now());
+    let now = api.clock.now();
+    let from = query.from.unwrap_or(now);
+    let requested = api.ledger(move |reader| reader.runs_requested_for_later(now)).await?;
     Ok(List::whole(next_rows(
         &config,
         job.map(AsRef::as_ref),
+        requested,
         from,
         query.count.unwrap_or(10).min(10_000),
     )))

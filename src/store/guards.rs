@@ -111,6 +111,8 @@ struct PauseRow {
     job: String,
     paused_at: i64,
     note: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    until: Option<i64>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -148,12 +150,15 @@ impl Guards {
             }
         };
         let mut pauses = Vec::new();
-        for row in rows(ledger, "SELECT job, paused_at, note FROM pauses ORDER BY job", [])? {
+        for row in rows(ledger, "SELECT job, paused_at, note, until FROM pauses ORDER BY job", [])?
+        {
             match row.text("job") {
                 Some(job) => pauses.push(PauseRow {
                     job: job.to_owned(),
                     paused_at: row.integer("paused_at").unwrap_or(0),
                     note: row.text("note").map(str::to_owned),
+                    // A pause whose end cannot be read has none.
+                    until: row.integer("until"),
                 }),
                 None => lose(Lost::Pauses),
             }
@@ -218,8 +223,8 @@ impl Guards {
     fn adopt(&self, ledger: &Connection) -> rusqlite::Result<()> {
         ledger.execute("DELETE FROM pauses", [])?;
         for pause in &self.pauses {
-            let row = params![pause.job, pause.paused_at, pause.note];
-            ledger.prepare_cached("INSERT INTO pauses VALUES (?1, ?2, ?3)")?.execute(row)?;
+            let row = params![pause.job, pause.paused_at, pause.note, pause.until];
+            ledger.prepare_cached("INSERT INTO pauses VALUES (?1, ?2, ?3, ?4)")?.execute(row)?;
         }
         ledger.execute("DELETE FROM mcp_pins", [])?;
         for (server, pins) in &self.mcp_pins {
@@ -271,8 +276,8 @@ impl Guards {
     fn add_to(&self, ledger: &Connection) -> rusqlite::Result<()> {
         for pause in &self.pauses {
             ledger
-                .prepare_cached("INSERT OR IGNORE INTO pauses VALUES (?1, ?2, ?3)")?
-                .execute(params![pause.job, pause.paused_at, pause.note])?;
+                .prepare_cached("INSERT OR IGNORE INTO pauses VALUES (?1, ?2, ?3, ?4)")?
+                .execute(params![pause.job, pause.paused_at, pause.note, pause.until])?;
         }
         for (server, pins) in &self.mcp_pins {
             ledger
@@ -496,7 +501,7 @@ mod tests {
     }
 
     fn pause(job: &str) -> Pause {
-        Pause { job: job.into(), paused_at: now(), note: Some("disk swap".into()) }
+        Pause { job: job.into(), paused_at: now(), note: Some("disk swap".into()), until: None }
     }
 
     fn budget(limit: i64) -> Vec<DayBudget> {

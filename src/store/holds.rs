@@ -1,15 +1,17 @@
 //! The ledger's data on models on hold.
 
+use rusqlite::types::Type;
 use rusqlite::{Row, params};
 
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
-use super::messages::insert;
+use super::messages::{insert, json, parsed};
 use super::slot_rows::time;
 use crate::domain::{Hold, Message};
 
 /// The columns that [`hold`] reads.
-pub(super) const HOLD_COLUMNS: &str = "model, settings, cause, since, until, failures, answered_at";
+pub(super) const HOLD_COLUMNS: &str =
+    "model, settings, cause, since, until, failures, answered_at, told";
 
 impl Ledger {
     /// Keeps a hold, in place of an earlier one of its model, and adds the messages about it.
@@ -24,7 +26,7 @@ impl Ledger {
             .write(move |transaction| {
                 transaction
                     .prepare_cached(
-                        "INSERT OR REPLACE INTO holds VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+                        "INSERT OR REPLACE INTO holds VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
                     )?
                     .execute(params![
                         hold.model,
@@ -34,6 +36,7 @@ impl Ledger {
                         hold.until.timestamp_millis(),
                         hold.failures,
                         hold.answered_at.map(|at| at.timestamp_millis()),
+                        json(&hold.told)?,
                     ])?;
                 insert(transaction, &messages)
             })
@@ -85,5 +88,8 @@ pub(super) fn hold(row: &Row<'_>) -> rusqlite::Result<Hold> {
         until: time(row, 4)?,
         failures: row.get(5)?,
         answered_at: answered_at.map(|_| time(row, 6)).transpose()?,
+        told: parsed(row.get(7)?).map_err(|error| {
+            rusqlite::Error::FromSqlConversionFailure(7, Type::Text, error.into())
+        })?,
     })
 }

@@ -136,11 +136,14 @@ pub(super) fn keep_pause(connection: &Connection, loss: &Loss<'_>) -> rusqlite::
     let note = format!("its pause in the ledger cannot be read: {}", loss.why);
     if let Some(job) = loss.cells.text("job") {
         let (job, paused_at) = (job.to_owned(), loss.now);
-        keep(connection, &Pause { job: job.clone(), paused_at, note: Some(note) })?;
-        return Ok(format!("the job `{job}` stays paused"));
+        keep(connection, &Pause { job: job.clone(), paused_at, note: Some(note), until: None })?;
+        return Ok(match job.as_str() {
+            Pause::ALL => "all jobs stay paused".to_owned(),
+            job => format!("the job `{job}` stays paused"),
+        });
     }
     connection.execute(
-        "INSERT OR IGNORE INTO pauses SELECT DISTINCT job, ?1, ?2 FROM periods WHERE ended IS NULL",
+        "INSERT OR IGNORE INTO pauses SELECT DISTINCT job, ?1, ?2, NULL FROM periods WHERE ended IS NULL",
         params![loss.now.timestamp_millis(), note],
     )?;
     Ok("every job with a schedule is paused; `dutyd unpause` those that may run".to_owned())

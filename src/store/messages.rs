@@ -6,8 +6,10 @@
 //! messages, in one transaction too. So a crash in between neither
 //! repeats nor loses the messages about a run.
 
+use std::collections::BTreeMap;
+
 use chrono::{DateTime, Utc};
-use rusqlite::types::Value as Cell;
+use rusqlite::types::{Type, Value as Cell};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -15,7 +17,7 @@ use serde::de::DeserializeOwned;
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
 use super::slot_rows::{run_id_of, time};
-use crate::domain::{JobState, Message, NoticeRule, RunId, RunNotice};
+use crate::domain::{Acknowledgement, JobState, Message, NoticeRule, RunId, RunNotice};
 
 /// The name in `meta` of the time since when the daemon is degraded, in milliseconds; 0 if it is not.
 const DEGRADED: &str = "degraded_since";
@@ -86,19 +88,50 @@ impl Ledger {
         written
     }
 
-    /// Adds the messages about runs whose notice is left although no decision about them is pending. `rules` returns
-    /// who is told what of a job, and `None` for a run about which a decision is still to come.
+    /// Silences the present state of a job. Returns that state; `None` if no run of the job has
+    /// determined one.
+    ///
+    /// *Errors*: [`DbError`], also if the state cannot be read; nothing is then changed.
+    pub async fn acknowledge(
+        &self,
+        job: String,
+        acknowledgement: Acknowledgement,
+    ) -> Result<Option<JobState>, DbError> {
+        self.write(move |transaction| {
+            let state: Option<Cell> = transaction
+                .prepare_cached("SELECT state FROM job_states WHERE job = ?1")?
+                .query_row([&job], |row| row.get(0))
+                .optional()?;
+            let Some(state) = state else { return Ok(None) };
+            let state: JobState = parsed(state).map_err(|error| {
+                rusqlite::Error::FromSqlConversionFailure(0, Type::Text, error.into())
+            })?;
+            let state = JobState { acknowledged: Some(acknowledgement), ..state };
+            transaction
+                .prepare_cached("UPDATE job_states SET state = ?2 WHERE job = ?1")?
+                .execute(params![job, json(&state)?])?;
+            Ok(Some(state))
+        })
+        .await
+    }
+
+    /// Adds the messages about runs whose notice is left although no decision about them is pending.
+    /// `rules` returns who is told what of a job, and `None` for a notice that waits for a decision about
+    /// this run: its own, or its next attempt.
     ///
     /// *Errors*: [`DbError`].
     pub async fn tell_of_left_runs(
         &self,
-        rules: impl Fn(&RunNotice) -> Option<Vec<NoticeRule>>,
+        rules: impl Fn(&RunId, &RunNotice) -> Option<Vec<NoticeRule>>,
     ) -> Result<(), DbError> {
         let left = self.read(|reader| reader.run_notices()).await?;
         let left: Vec<_> = left
             .into_iter()
             .filter_map(|(run_id, notice)| match notice {
-                Ok(notice) => Some((run_id, rules(&notice)?)),
+                Ok(notice) => {
+                    let rules = rules(&run_id, &notice)?;
+                    Some((run_id, rules))
+                }
                 // Removes it, and logs that.
                 Err(_) => Some((run_id, Vec::new())),
             })
@@ -161,6 +194,27 @@ impl Ledger {
 }
 
 impl LedgerReader<'_> {
+    /// Returns who has silenced the present state of which job. A state that cannot be read is not
+    /// silenced.
+    ///
+    /// *Errors*: SQLite's.
+    pub fn acknowledgements(
+        &self,
+        now: DateTime<Utc>,
+    ) -> rusqlite::Result<BTreeMap<String, Acknowledgement>> {
+        let mut query = self.connection().prepare_cached("SELECT job, state FROM job_states")?;
+        let rows = query.query_map([], |row| Ok((row.get(0)?, parsed::<JobState>(row.get(1)?))))?;
+        let mut found = BTreeMap::new();
+        for row in rows {
+            let (job, state) = row?;
+            let Ok(JobState { acknowledged: Some(of), .. }) = state else { continue };
+            if of.until.is_none_or(|until| now < until) {
+                found.insert(job, of);
+            }
+        }
+        Ok(found)
+    }
+
     /// Returns the notices of runs that are not told yet.
     ///
     /// *Errors*: SQLite's; the id of a run cannot be read.
@@ -217,7 +271,8 @@ impl LedgerReader<'_> {
 }
 
 /// Keeps the notice of a run whose record has ended. A record whose end was kept before (`is_new` is
-/// false) has been told of, or its notice waits.
+/// false) has been told of, or its notice waits. That of a run with a next attempt is told only if the
+/// attempt does not begin.
 pub(super) fn keep_notice(
     transaction: &Connection,
     notice: &RunNotice,
@@ -226,16 +281,43 @@ pub(super) fn keep_notice(
     if !is_new {
         return Ok(());
     }
+    let next: Option<Cell> = transaction
+        .prepare_cached("DELETE FROM repeated_runs WHERE run_id = ?1 RETURNING next")?
+        .query_row([&notice.run_id], |row| row.get(0))
+        .optional()?;
+    let Some(next) = next else {
+        return transaction
+            .prepare_cached("INSERT OR REPLACE INTO run_notices VALUES (?1, ?2)")?
+            .execute(params![notice.run_id, json(notice)?])
+            .map(drop);
+    };
+    // An attempt that has ended told of itself.
     transaction
-        .prepare_cached("INSERT OR REPLACE INTO run_notices VALUES (?1, ?2)")?
-        .execute(params![notice.run_id, json(notice)?])
+        .prepare_cached(
+            "INSERT OR IGNORE INTO run_notices SELECT ?1, ?2
+             WHERE typeof(?1) = 'text' AND NOT EXISTS (SELECT 1 FROM record_ends WHERE run_id = ?1)",
+        )?
+        .execute(params![next, json(notice)?])
         .map(drop)
 }
 
-pub(super) fn forget_notice(transaction: &Connection, run_id: &RunId) -> rusqlite::Result<()> {
+/// Gives the notice of a failed run to its next attempt: only the last attempt counts for the state of
+/// the job. If the end of the record is not kept yet, [`keep_notice`] does so later.
+pub(super) fn hand_on_notice(
+    transaction: &Connection,
+    failed: &RunId,
+    next: &RunId,
+) -> rusqlite::Result<()> {
+    let ids = [failed.as_str(), next.as_str()];
     transaction
-        .prepare_cached("DELETE FROM run_notices WHERE run_id = ?1")?
-        .execute([run_id.as_str()])
+        .prepare_cached("UPDATE OR REPLACE run_notices SET run_id = ?2 WHERE run_id = ?1")?
+        .execute(ids)?;
+    transaction
+        .prepare_cached(
+            "INSERT OR REPLACE INTO repeated_runs SELECT ?1, ?2
+             WHERE NOT EXISTS (SELECT 1 FROM record_ends WHERE run_id = ?1)",
+        )?
+        .execute(ids)
         .map(drop)
 }
 
@@ -307,14 +389,14 @@ fn waiting(row: &Row<'_>) -> rusqlite::Result<WaitingMessage> {
 }
 
 /// Reads JSON from a cell of any type: a damaged one must not hold up what else is written.
-fn parsed<T: DeserializeOwned>(cell: Cell) -> Result<T, String> {
+pub(super) fn parsed<T: DeserializeOwned>(cell: Cell) -> Result<T, String> {
     match cell {
         Cell::Text(text) => serde_json::from_str(&text).map_err(|error| error.to_string()),
         other => Err(format!("a cell of type {} instead of text", other.data_type())),
     }
 }
 
-fn json(value: &impl Serialize) -> rusqlite::Result<String> {
+pub(super) fn json(value: &impl Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
@@ -349,6 +431,7 @@ mod tests {
 
     fn end(nth: u128) -> RunEnd {
         RunEnd {
+            counts: true,
             run_id: run_id(nth),
             job: JobName::parse("j").unwrap(),
             outcome: Outcome::Failed,
@@ -398,11 +481,54 @@ mod tests {
         let temp = tempfile::tempdir().unwrap();
         let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
         keep_end(&ledger, 1).await;
-        ledger.tell_of_left_runs(|_| None).await.unwrap();
+        ledger.tell_of_left_runs(|_, _| None).await.unwrap();
         assert_eq!(waiting(&ledger).await, 0, "a decision is to come");
         for _ in 0..2 {
-            ledger.tell_of_left_runs(|_| Some(rules())).await.unwrap();
+            ledger.tell_of_left_runs(|_, _| Some(rules())).await.unwrap();
             assert_eq!(waiting(&ledger).await, 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn a_failure_is_told_if_its_next_attempt_does_not_begin() {
+        let now = DateTime::from_timestamp(61, 0).unwrap();
+        let attempt = |nth| {
+            let origin = crate::domain::Origin::manual(Default::default(), None);
+            let (run_id, job) = (run_id(nth), JobName::parse("j").unwrap());
+            crate::store::QueuedRun { run_id, job, origin, not_before: Some(now) }
+        };
+        // The end of the record is kept before the decision, or after it, as after a fault of the disk.
+        for is_late in [false, true] {
+            let temp = tempfile::tempdir().unwrap();
+            let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
+            if !is_late {
+                keep_end(&ledger, 1).await;
+            }
+            ledger.retry(run_id(1), attempt(2), "again".into(), now).await.unwrap();
+            keep_end(&ledger, 1).await;
+            let waits_for_attempt = |of: &RunId, _: &RunNotice| (*of != run_id(2)).then(rules);
+            ledger.tell_of_left_runs(waits_for_attempt).await.unwrap();
+            assert_eq!(waiting(&ledger).await, 0, "its attempt is to come");
+            ledger.tell_of_left_runs(|_, _| Some(rules())).await.unwrap();
+            let message = ledger.read(|reader| reader.next_message("ops")).await.unwrap().unwrap();
+            let expected = Some(run_id(1).to_string());
+            assert_eq!(message.message.unwrap().run_id, expected, "the attempt did not begin");
+        }
+        // Only the last attempt is told of, whatever the order.
+        for is_late in [false, true] {
+            let temp = tempfile::tempdir().unwrap();
+            let (ledger, _) = Ledger::open(temp.path(), None).unwrap();
+            if !is_late {
+                keep_end(&ledger, 1).await;
+            }
+            ledger.retry(run_id(1), attempt(2), "again".into(), now).await.unwrap();
+            keep_end(&ledger, 2).await;
+            ledger.end_run(end(2), now).await.unwrap();
+            keep_end(&ledger, 1).await;
+            ledger.tell_of_left_runs(|_, _| Some(rules())).await.unwrap();
+            assert_eq!(waiting(&ledger).await, 1);
+            let message = ledger.read(|reader| reader.next_message("ops")).await.unwrap().unwrap();
+            assert_eq!(message.message.unwrap().run_id, Some(run_id(2).to_string()));
         }
     }
 
@@ -424,7 +550,7 @@ mod tests {
             UPDATE messages SET created_at = 'noon', message = x'ff'";
         ledger.write(move |transaction| transaction.execute_batch(sql)).await.unwrap();
         ledger.end_run(end(3), now).await.unwrap();
-        ledger.tell_of_left_runs(|_| Some(rules())).await.unwrap();
+        ledger.tell_of_left_runs(|_, _| Some(rules())).await.unwrap();
         let next = ledger.read(|reader| reader.next_message("ops")).await.unwrap().unwrap();
         assert!(next.message.is_err(), "{next:?}");
     }

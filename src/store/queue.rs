@@ -11,7 +11,7 @@ use super::budgets::release;
 use super::claim::{EndedRuns, end_runs, insert_queued};
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
-use super::messages::{forget_notice, keep_notice};
+use super::messages::{hand_on_notice, keep_notice};
 use super::request::{self, Asked};
 use super::run_summary::{QueuedRun, RunSummary};
 use super::slot_rows::{invalid, job_of, optional_time, run_id_of};
@@ -194,8 +194,7 @@ impl Ledger {
                     "UPDATE slots SET run_id = ?2 WHERE run_id = ?1 AND state = 'coalesced'",
                 )?
                 .execute(params![failed.as_str(), next.run_id.as_str()])?;
-            // Only the last attempt counts for the state of the job.
-            forget_notice(transaction, &failed)?;
+            hand_on_notice(transaction, &failed, &next.run_id)?;
             insert_queued(transaction, &next)
         })
         .await
@@ -345,6 +344,16 @@ impl LedgerReader<'_> {
         query.query_map([], queued)?.collect()
     }
 
+    /// Returns the runs that people requested for a time after `now`.
+    ///
+    /// *Errors*: SQLite's; a row cannot be read.
+    pub fn runs_requested_for_later(&self, now: DateTime<Utc>) -> rusqlite::Result<Vec<QueuedRun>> {
+        let is_later = |run: &QueuedRun| {
+            run.origin.trigger == Trigger::Manual && run.not_before.is_some_and(|at| at > now)
+        };
+        Ok(self.waiting_runs()?.into_iter().filter(is_later).collect())
+    }
+
     /// Returns the queued runs, and those that ended while they were queued, newest first, as lists
     /// show them.
     ///
@@ -467,7 +476,7 @@ mod tests {
             .unwrap();
         let sql = format!(
             "ALTER TABLE queue DROP COLUMN epoch; DROP TABLE run_notices; DROP TABLE job_states;
-             DROP TABLE messages; DROP TABLE undelivered; DROP TABLE holds; PRAGMA user_version = {before}"
+             DROP TABLE messages; DROP TABLE undelivered; DROP TABLE holds; DROP TABLE repeated_runs; ALTER TABLE pauses DROP COLUMN until; PRAGMA user_version = {before}"
         );
         ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();
         drop(ledger);

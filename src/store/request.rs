@@ -16,6 +16,12 @@ struct StoredRequest {
     #[serde(deserialize_with = "Option::deserialize")]
     prompt: Option<String>,
     plan: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    model: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    effort: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    max_iterations: Option<u32>,
     /// Missing in the ledger of an earlier version. It grants nothing, so it may be unknown.
     #[serde(default)]
     by: Option<Person>,
@@ -45,8 +51,10 @@ pub(super) fn to_column(origin: &Origin) -> rusqlite::Result<Option<String>> {
         Trigger::Schedule | Trigger::Catchup => return Ok(None),
         Trigger::Manual | Trigger::Backfill | Trigger::Retry | Trigger::Apply => {}
     }
-    let RunRequest { vars, prompt, plan, .. } = origin.request.clone().unwrap_or_default();
-    let stored = StoredRequest { vars, prompt, plan, by: origin.by.clone() };
+    let request = origin.request.clone().unwrap_or_default();
+    let RunRequest { vars, prompt, plan, model, effort, max_iterations, newer: _ } = request;
+    let by = origin.by.clone();
+    let stored = StoredRequest { vars, prompt, plan, model, effort, max_iterations, by };
     let text = serde_json::to_string(&stored);
     text.map(Some).map_err(|error| rusqlite::Error::ToSqlConversionFailure(error.into()))
 }
@@ -61,8 +69,10 @@ pub(super) fn of_column(trigger: Trigger, text: Option<&str>) -> Result<Asked, R
         (Trigger::Backfill, None) => return Ok(Asked::default()),
         (_, text) => text.ok_or(RequestError::Missing)?,
     };
-    let StoredRequest { vars, prompt, plan, by } = serde_json::from_str(text)?;
-    let request = RunRequest { vars, prompt, plan, ..RunRequest::default() };
+    let StoredRequest { vars, prompt, plan, model, effort, max_iterations, by } =
+        serde_json::from_str(text)?;
+    let newer = serde_json::Map::new();
+    let request = RunRequest { vars, prompt, plan, model, effort, max_iterations, newer };
     Ok(Asked { request: Some(request), by })
 }
 
@@ -78,6 +88,9 @@ mod tests {
             vars: BTreeMap::from([("host".to_owned(), "a".to_owned())]),
             prompt: Some("p".to_owned()),
             plan: true,
+            model: Some("big".to_owned()),
+            effort: Some("high".to_owned()),
+            max_iterations: Some(3),
             ..RunRequest::default()
         };
         let origin = Origin::manual(request.clone(), by.clone());
@@ -101,7 +114,7 @@ mod tests {
             Some(r#"{"vars":{},"plan":true}"#),
             Some(r#"{"prompt":null,"plan":true}"#),
             Some(r#"{"vars":{},"prompt":null,"plan":"true"}"#),
-            Some(r#"{"vars":{},"prompt":null,"plan":true,"model":"big"}"#),
+            Some(r#"{"vars":{},"prompt":null,"plan":true,"colour":"red"}"#),
         ];
         for text in bad {
             for trigger in [Trigger::Manual, Trigger::Retry] {

@@ -93,7 +93,7 @@ impl Ledger {
         self.write(move |transaction| {
             for job in &jobs {
                 transaction
-                    .prepare_cached("INSERT OR IGNORE INTO pauses VALUES (?1, ?2, ?3)")?
+                    .prepare_cached("INSERT OR IGNORE INTO pauses VALUES (?1, ?2, ?3, NULL)")?
                     .execute(params![job, now.timestamp_millis(), note])?;
             }
             // A person may have applied or discarded them.

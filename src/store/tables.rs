@@ -133,8 +133,10 @@ pub(super) const SCHEMA: Schema = Schema {
     ", "
         CREATE TABLE holds (
             model TEXT PRIMARY KEY, settings TEXT NOT NULL, cause TEXT NOT NULL, since INTEGER NOT NULL,
-            until INTEGER NOT NULL, failures INTEGER NOT NULL, answered_at INTEGER
+            until INTEGER NOT NULL, failures INTEGER NOT NULL, answered_at INTEGER, told TEXT NOT NULL
         ) WITHOUT ROWID;
+        ALTER TABLE pauses ADD COLUMN until INTEGER;
+        CREATE TABLE repeated_runs (run_id TEXT PRIMARY KEY, next TEXT NOT NULL) WITHOUT ROWID;
     "],
 };
 

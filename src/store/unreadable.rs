@@ -17,6 +17,7 @@ use super::losses::{
     Loss, end_queued_run, end_slot, give_up_again, keep_cancelled, keep_pause, raise_epoch,
     restore_epoch, spend_budget,
 };
+use super::pauses::{PAUSE_COLUMNS, pause};
 use super::plans::{digests, plan};
 use super::queue::{QUEUE_COLUMNS, check_queue_row, record_end};
 use super::run_dir::StateDir;
@@ -117,12 +118,9 @@ const TABLES: &[Table] = &[
     Table {
         name: "pauses",
         key: &["job"],
-        columns: "job, paused_at, note",
+        columns: PAUSE_COLUMNS,
         search: Search::Every,
-        read: |row, _| {
-            let (_, _): (String, Option<String>) = (row.get(0)?, row.get(2)?);
-            time(row, 1).map(drop)
-        },
+        read: |row, _| pause(row).map(drop),
         moves: Moves::Aside,
         end: keep_pause,
     },
@@ -457,7 +455,7 @@ mod tests {
         ledger.claim(Claim { slots, ..Claim::default() }, at(3)).await.unwrap();
         let schedules = vec![schedule()];
         ledger.set_schedules(Epoch::FIRST, schedules, Claim::default(), at(3)).await.unwrap();
-        let pause = Pause { job: "p".to_owned(), paused_at: at(3), note: None };
+        let pause = Pause { job: "p".to_owned(), paused_at: at(3), note: None, until: None };
         ledger.pause(pause).await.unwrap();
         let state = StateDir::new(temp.path());
         (temp, state, ledger)

@@ -62,7 +62,9 @@ fn a_pause_lasts_over_a_restart_and_is_shown() {
     let daemon = place.serve();
     assert_eq!(place.dutyd(&["pause", "nobody"]).code, 3);
     let paused = place.json(&["pause", "tick", "--note", "disk swap"]);
-    assert_eq!(paused, json!({"job": "tick", "paused": true, "pause_note": "disk swap"}));
+    let expected =
+        json!({"job": "tick", "paused": true, "pause_note": "disk swap", "paused_until": null});
+    assert_eq!(paused, expected);
     wait_until(|| states(&place).contains(&"paused".to_owned()), || place.log());
     drop(daemon);
     assert_eq!(job(&place, "tick")["pause_note"], "disk swap", "read from the files");

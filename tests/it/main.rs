@@ -28,6 +28,7 @@ mod faults;
 mod field_config;
 mod follow;
 mod formats;
+mod handles;
 mod hang;
 mod help;
 mod host;

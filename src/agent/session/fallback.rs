@@ -1,19 +1,33 @@
 //! The models of a session in their order: which one it asks, and which ones failed it.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use super::{Session, locked};
+use super::{ModelInUse, Session, locked};
 use crate::agent::counters::BrokenOff;
 use crate::agent::machine::Input;
 use crate::agent::model::{ErrorClass, ModelError};
 use crate::agent::sink::RecordError;
+use crate::agent::wait::ModelWait;
+use crate::domain::{Outage, StopReason};
+use crate::text::escape::one_line;
+use crate::text::truncate::shorten;
 
-/// A model that gave no answer.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct FailedModel {
-    /// The name of the model in the configuration.
-    pub name: String,
-    pub error: ModelError,
+/// Limit of the characters of the cause of an outage.
+const CAUSE_CHARACTERS: usize = 300;
+
+/// How long a call must have been silent for its model to count as failed when the time of the run is
+/// over.
+const SILENT: Duration = Duration::from_secs(30);
+
+/// A call in progress.
+pub(super) struct Calling {
+    name: String,
+    access: String,
+    wait: Arc<ModelWait>,
+    /// The error of its last attempt.
+    failed: Option<ModelError>,
 }
 
 impl Session {
@@ -35,6 +49,7 @@ impl Session {
     /// Calls the current model. If that model is unavailable, falls back to the next one that fits
     /// the cost limit.
     pub(super) async fn call_with_fallbacks(&self) -> Result<Input, RecordError> {
+        locked(&self.outages).clear();
         loop {
             let at = self.at.load(Ordering::Relaxed);
             let Some(model) = self.parts.models.get(at) else {
@@ -42,7 +57,7 @@ impl Session {
                 return Ok(Input::ModelFailed(error));
             };
             let input = self.call_with_retries(model).await?;
-            self.note_result(&model.name, &input);
+            self.note_result(model, &input);
             let error = match input {
                 Input::ModelFailed(error) => error,
                 input => return Ok(input),
@@ -64,14 +79,60 @@ impl Session {
         }
     }
 
+    /// Notes that a call begins.
+    pub(super) fn begin_call(&self, model: &ModelInUse, wait: Arc<ModelWait>) {
+        let (name, access) = (model.name.clone(), model.access.clone());
+        *locked(&self.calling) = Some(Calling { name, access, wait, failed: None });
+    }
+
+    /// Notes the error of an attempt.
+    pub(super) fn note_attempt(&self, error: &ModelError) {
+        if let Some(calling) = &mut *locked(&self.calling) {
+            calling.failed = Some(error.clone());
+        }
+    }
+
     /// Notes whether a model answered.
-    fn note_result(&self, name: &str, input: &Input) {
-        let mut failed = locked(&self.failed_models);
-        failed.retain(|failed| failed.name != name);
-        if let Input::ModelFailed(error) = input
-            && error.class.is_outage()
-        {
-            failed.push(FailedModel { name: name.to_owned(), error: error.clone() });
+    fn note_result(&self, model: &ModelInUse, input: &Input) {
+        *locked(&self.calling) = None;
+        let ModelInUse { name, access, .. } = model;
+        match input {
+            Input::ModelFailed(error) if !error.class.is_answer() => {
+                let outage = self.outage(name, access, error);
+                if error.class.is_outage() {
+                    locked(&self.outages).push(outage.clone());
+                }
+                self.parts.waits.note_failure(&self.parts.run_id, outage);
+            }
+            _ => self.parts.waits.note_answer(name, access),
+        }
+    }
+
+    /// Notes that the time of the run was over before a model answered.
+    pub(super) fn note_cut(&self, reason: StopReason) {
+        let calling = locked(&self.calling).take();
+        let Some(calling) = calling.filter(|calling| calling.wait.is_silent()) else { return };
+        if reason != StopReason::MaxDuration {
+            return;
+        }
+        let has_lasted = calling.failed.is_some() || calling.wait.since.elapsed() >= SILENT;
+        let no_answer =
+            || ModelError::new(ErrorClass::Timeout, "no answer before the end of the run");
+        let error = calling.failed.unwrap_or_else(no_answer);
+        let outage = self.outage(&calling.name, &calling.access, &error);
+        if has_lasted && error.class.is_outage() {
+            locked(&self.outages).push(outage.clone());
+        }
+        self.parts.waits.note_failure(&self.parts.run_id, outage);
+    }
+
+    fn outage(&self, name: &str, access: &str, error: &ModelError) -> Outage {
+        Outage {
+            model: name.to_owned(),
+            settings: access.to_owned(),
+            cause: shorten(&one_line(error.message.trim()), CAUSE_CHARACTERS),
+            retry_after: error.retry_after,
+            at: self.parts.clock.now(),
         }
     }
 }

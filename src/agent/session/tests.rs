@@ -231,6 +231,7 @@ impl Bench {
     ) -> Vec<ModelInUse> {
         let of = |name: &str, script: Vec<Result<ModelReply, ModelError>>| ModelInUse {
             name: name.to_owned(),
+            access: "key".to_owned(),
             model: Arc::new(Script(Mutex::new(script.into()))),
             max_retries: 2,
             prices: self.prices.clone(),
@@ -749,13 +750,23 @@ async fn a_session_passes_over_models_on_hold_and_tells_which_models_failed() {
     let bench = Bench { has_second: true, ..Bench::default() };
     let result = bench.run(vec![unavailable(), unavailable(), unavailable()]).await;
     assert_eq!(result.end.result.as_deref(), Some("from the second"));
-    let failed: Vec<&str> = result.failed_models.iter().map(|of| of.name.as_str()).collect();
+    let failed: Vec<&str> = result.outages.iter().map(|of| of.model.as_str()).collect();
     assert_eq!(failed, ["first"]);
+    assert_eq!(
+        (result.outages[0].settings.as_str(), result.outages[0].cause.as_str()),
+        ("key", "no")
+    );
     let bench = Bench { passed_over: vec!["first".to_owned()], ..bench };
     let result = bench.run(vec![say("from the first")]).await;
     assert_eq!(result.end.result.as_deref(), Some("from the second"));
-    assert!(result.failed_models.is_empty());
+    assert!(result.outages.is_empty());
     let bench = Bench::default();
     let script = vec![fail(ErrorClass::BadToolGeneration), unavailable(), say("ok")];
-    assert!(bench.run(script).await.failed_models.is_empty(), "it has answered since");
+    assert!(bench.run(script).await.outages.is_empty(), "it has answered since");
+    // A run whose time is over while its model gives no answer.
+    let bench =
+        Bench { limits: Limits { max_duration: Duration::from_millis(200), ..limits() }, ..bench };
+    let result = bench.run(vec![unavailable(), unavailable(), unavailable()]).await;
+    assert_eq!(result.end.stop_reason, StopReason::MaxDuration);
+    assert_eq!(result.outages.len(), 1);
 }

@@ -106,6 +106,24 @@ impl Loader<'_> {
         }
     }
 
+    /// Reports an effort that the model of the job does not take. A fallback that does not take it keeps
+    /// its own.
+    pub(super) fn check_effort(
+        &self,
+        models: &BTreeMap<String, Arc<Model>>,
+        model: Option<&String>,
+        document: &Document,
+        pointer: &str,
+        job: &Job,
+    ) {
+        let only = || models.values().next().filter(|_| models.len() == 1);
+        let model = model.map_or_else(only, |name| models.get(name));
+        let effort = model.zip(job.reasoning_effort);
+        if let Some(message) = effort.and_then(|(model, effort)| model.why_effort_refused(effort)) {
+            self.error(document.error(&format!("{pointer}/reasoning_effort"), message));
+        }
+    }
+
     /// Reports a cost limit that cannot be enforced because a model has no known price.
     pub(super) fn check_cost(
         &self,

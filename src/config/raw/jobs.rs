@@ -6,6 +6,8 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use crate::catalogue::Effort;
+
 use super::{DURATION, JOB_NAME, RawExpect, RawHost, RawOff, RawSandbox, SIZE};
 
 /// jobs.yaml: what each job does, when, and what it may touch.
@@ -104,6 +106,8 @@ pub(crate) struct RawJob {
     pub(crate) vars: Option<BTreeMap<String, RawScalar>>,
     /// Name of a model in config.yaml.
     pub(crate) model: Option<String>,
+    /// How much the model may reason before it answers, in place of its own setting.
+    pub(crate) reasoning_effort: Option<Effort>,
     /// Text to append at the end of the system prompt.
     pub(crate) system_prompt: Option<String>,
     /// Directory where tools start. Defaults to the job's own directory under the state directory.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, Utc};
 
 use super::{Admission, Waiting};
+use crate::agent::HeardOfModels;
 use crate::daemon::recovery::{RecordedEnd, Recovery, Resumable};
 use crate::domain::{Hold, JobName, Message, Origin, RunId, Stop, StopReason};
 use crate::run::{Ended, RunError};
@@ -14,7 +15,7 @@ use crate::store::{EndedRuns, GivenUp, QueuedRun, RunEnd, SlotState};
 pub(in crate::daemon) enum Input {
     /// These runs have their rows in the queue.
     Queued(Vec<Waiting>),
-    /// This attempt has its row in the queue, and begins at this time.
+    /// This attempt or requested run has its row in the queue, and begins at this time.
     Delayed { attempt: Waiting, begins_at: DateTime<Utc> },
     /// These runs have begun under the previous daemon, and continue.
     Resumed(Vec<Resumable>),
@@ -54,8 +55,8 @@ pub(in crate::daemon) enum Input {
     /// This run of an open slot has ended under the previous daemon. `next` is the id of the next
     /// attempt, if there is one.
     FoundEnded { run_id: RunId, job: JobName, end: RecordedEnd, next: RunId },
-    /// These models, which were on hold, have answered.
-    Answered(BTreeSet<String>),
+    /// This has happened to the calls of models on hold.
+    Heard(HeardOfModels),
     /// The configuration in effect is another one.
     Reloaded,
     /// The clock was set back, from this time.

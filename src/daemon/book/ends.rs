@@ -1,6 +1,9 @@
 //! The ends of runs: what the ledger keeps of them, and whether a run begins again.
 
+use std::collections::BTreeSet;
+
 use super::effect::{Change, Effect, effect_to_end_waiting};
+use super::holds::rules_for;
 use super::retries::FailedRun;
 use super::{Book, Entry, Moment, Phase, Waiting};
 use crate::config::Config;
@@ -20,34 +23,39 @@ pub(in crate::daemon) fn is_good(outcome: Outcome) -> Option<bool> {
     }
 }
 
+/// How a run ended, for its slot and its job.
+pub(super) struct HowEnded {
+    outcome: Outcome,
+    stop_reason: StopReason,
+    /// For the rows of the slots.
+    reason: String,
+    /// The models that failed the run; `None` if only its record is left.
+    failed: Option<BTreeSet<String>>,
+}
+
+impl HowEnded {
+    pub(super) fn new(outcome: Outcome, stop_reason: StopReason) -> Self {
+        Self { outcome, stop_reason, reason: format!("{outcome} ({stop_reason})"), failed: None }
+    }
+}
+
 impl Book {
     /// Returns the change that records the end of a run, which may pause its job.
     pub(super) fn change_to_end(
         &self,
         run_id: RunId,
         job: JobName,
-        outcome: Outcome,
-        stop_reason: StopReason,
+        how: HowEnded,
         moment: &Moment<'_>,
     ) -> Change {
-        let reason = format!("{outcome} ({stop_reason})");
-        self.change_to_end_because(run_id, job, outcome, stop_reason, reason, moment)
-    }
-
-    /// Returns the same change, with a reason of its own for the rows of the slots.
-    fn change_to_end_because(
-        &self,
-        run_id: RunId,
-        job: JobName,
-        outcome: Outcome,
-        stop_reason: StopReason,
-        reason: String,
-        moment: &Moment<'_>,
-    ) -> Change {
+        let HowEnded { outcome, stop_reason, reason, failed } = how;
         let state = SlotState::of_ended(stop_reason);
+        let holds = self.holds.of_failed(moment.config, &job, stop_reason, failed.as_ref());
+        let notify = rules_for(moment.config, &job, &holds);
+        // An outage is not the fault of the job.
+        let counts = holds.is_empty();
         let pause_after = moment.config.jobs.get(&job).and_then(|job| job.pause_after_failures);
-        let notify = self.holds.rules_for(moment.config, &job, stop_reason);
-        Change::EndRun(RunEnd { run_id, job, outcome, state, reason, pause_after, notify })
+        Change::EndRun(RunEnd { run_id, job, outcome, state, reason, counts, pause_after, notify })
     }
 
     /// Returns who is told what of the end of a run that needs no further decision.
@@ -57,7 +65,7 @@ impl Book {
         job: &JobName,
         stop_reason: StopReason,
     ) -> Vec<NoticeRule> {
-        self.holds.rules_for(config, job, stop_reason)
+        rules_for(config, job, &self.holds.of_failed(config, job, stop_reason, None))
     }
 
     /// Handles the end of the task of a run.
@@ -137,9 +145,14 @@ impl Book {
         let is_stopped = run.stop.is_some();
         let origin = run.origin.clone();
         let error = ended.end.error.as_deref().unwrap_or("unknown error");
-        let is_outage =
-            matches!(stop_reason, StopReason::ProviderUnavailable | StopReason::ProviderAuth);
-        let mut effects = self.note_outages(&run_id, ended.outages, is_outage, moment);
+        // Its time may be over before its model has answered.
+        let is_outage = matches!(
+            stop_reason,
+            StopReason::ProviderUnavailable | StopReason::ProviderAuth | StopReason::MaxDuration
+        );
+        let outages = if is_outage { ended.outages } else { Vec::new() };
+        let models: BTreeSet<String> = outages.iter().map(|of| of.model.clone()).collect();
+        let mut effects = self.note_outages(&run_id, outages, moment);
         match &ended.exit {
             RunExit::Suspended | RunExit::Complete => {
                 if stop_reason == StopReason::RecordFailed {
@@ -165,7 +178,10 @@ impl Book {
         let attempt =
             failed.and_then(|failed| self.repeat(&job, &run_id, failed, moment.now, next, moment));
         effects.push(attempt.unwrap_or_else(|| {
-            Effect::Keep(self.change_to_end(run_id, job, outcome, stop_reason, moment))
+            // A run that was cut off after its model had failed does not ask it again.
+            let failed = Some(models).filter(|models| !models.is_empty());
+            let how = HowEnded { failed, ..HowEnded::new(outcome, stop_reason) };
+            Effect::Keep(self.change_to_end(run_id, job, how, moment))
         }));
         effects
     }
@@ -185,14 +201,8 @@ impl Book {
             self.repeat(&job, &run_id, failed, ended_at, next, moment)
         });
         attempt.unwrap_or_else(|| {
-            Effect::Keep(self.change_to_end_because(
-                run_id,
-                job,
-                outcome,
-                stop_reason,
-                reason,
-                moment,
-            ))
+            let how = HowEnded { outcome, stop_reason, reason, failed: None };
+            Effect::Keep(self.change_to_end(run_id, job, how, moment))
         })
     }
 
@@ -280,9 +290,9 @@ impl Book {
         let Some(job) = self.runs.get(&run_id).and_then(|run| run.job.clone()) else {
             return Vec::new();
         };
-        let (outcome, stop_reason) = (Outcome::Failed, StopReason::InternalError);
-        let end =
-            Effect::Keep(self.change_to_end(run_id.clone(), job, outcome, stop_reason, moment));
+        let stop_reason = StopReason::InternalError;
+        let how = HowEnded::new(Outcome::Failed, stop_reason);
+        let end = Effect::Keep(self.change_to_end(run_id.clone(), job, how, moment));
         match had_begun {
             Ok(true) => {
                 self.remove(&run_id);

@@ -9,12 +9,14 @@ use chrono::{DateTime, TimeDelta, Utc};
 
 use super::effect::{Change, Effect};
 use super::{Admission, Book, Entry, Kind, Moment, Phase};
+use crate::agent::{HeardOfModels, last_model};
 use crate::config::{Config, Job, Provider};
 use crate::daemon::rules::window;
 use crate::domain::{
     DaemonEvent, DaemonRule, Hold, JobName, Message, NoticeRule, Outage, RunId, StopReason, Trigger,
 };
 use crate::store::{EndedRuns, SlotState};
+use crate::text::escape::one_line;
 
 /// A model on hold, or one that has answered only a moment ago.
 #[derive(Debug)]
@@ -41,7 +43,8 @@ impl OnHold {
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     models: BTreeMap<String, OnHold>,
-    /// When each waiting run has waited for too long. A run that has left the queue stays here until then.
+    /// When to look whether each waiting run has waited for too long. A run that has left the queue stays
+    /// here until then.
     deadlines: BTreeSet<(DateTime<Utc>, RunId)>,
 }
 
@@ -53,11 +56,15 @@ fn models_of<'a>(config: &'a Config, job: Option<&'a Job>) -> impl Iterator<Item
     model.map(|model| model.name.as_str()).into_iter().chain(fallbacks.map(String::as_str))
 }
 
-/// Returns the models of a queued run.
+/// Returns the models that a queued run may ask, in order. One that continues begins with the model that
+/// answered last or took over.
 fn models_of_run<'a>(config: &'a Config, run: &'a Entry) -> Vec<&'a str> {
     match &run.phase {
         Phase::Queued { resumed: Some(run), .. } => {
-            models_of(&run.spec.config, Some(&run.spec.job)).collect()
+            let models: Vec<_> = models_of(&run.spec.config, Some(&run.spec.job)).collect();
+            let last = last_model(&run.resumption.history.events);
+            let at = models.iter().position(|model| Some(*model) == last);
+            models.into_iter().skip(at.unwrap_or(0)).collect()
         }
         Phase::Delayed { .. }
         | Phase::Queued { resumed: None, .. }
@@ -104,35 +111,40 @@ impl Holds {
         }
     }
 
-    /// Returns who is told what of the end of a run of a job.
-    pub(in crate::daemon) fn rules_for(
+    /// Returns the holds that made a run of a job fail. `failed` are the models that failed the run;
+    /// `None` if only its record is left.
+    pub(super) fn of_failed(
         &self,
         config: &Config,
         job: &JobName,
         stop_reason: StopReason,
-    ) -> Vec<NoticeRule> {
-        let Some(of_job) = config.jobs.get(job) else { return Vec::new() };
-        let is_outage =
-            matches!(stop_reason, StopReason::ProviderUnavailable | StopReason::ProviderAuth);
-        let is_held =
-            || models_of(config, Some(of_job)).any(|model| self.models.contains_key(model));
-        let knows_outage = is_outage && is_held();
-        let is_told = |to: &str| {
-            let mut rules = config.settings.notify.iter();
-            rules.any(|rule| rule.to == to && rule.on.contains(&DaemonEvent::Unavailable))
+        failed: Option<&BTreeSet<String>>,
+    ) -> Vec<&Hold> {
+        let models: Vec<&str> = match (failed, stop_reason) {
+            (Some(failed), _) => failed.iter().map(String::as_str).collect(),
+            (None, StopReason::ProviderUnavailable | StopReason::ProviderAuth) => {
+                models_of(config, config.jobs.get(job).map(AsRef::as_ref)).collect()
+            }
+            (None, _) => Vec::new(),
         };
-        let rules = of_job.notify.iter().cloned();
-        rules
-            .map(|rule| NoticeRule { knows_outage: knows_outage && is_told(&rule.to), ..rule })
-            .collect()
+        let held = models.into_iter().filter_map(|model| self.models.get(model));
+        held.filter(|of| of.is_waited_for()).map(|of| &of.hold).collect()
     }
+}
+
+/// Returns who is told what of the end of a run of a job, which failed for these holds.
+pub(super) fn rules_for(config: &Config, job: &JobName, holds: &[&Hold]) -> Vec<NoticeRule> {
+    let rules = config.jobs.get(job).into_iter().flat_map(|job| job.notify.clone());
+    let is_told = |to: &String| holds.iter().any(|hold| hold.told.contains(to));
+    rules.map(|rule| NoticeRule { knows_outage: is_told(&rule.to), ..rule }).collect()
 }
 
 impl Book {
     /// Takes the holds of an earlier daemon.
-    pub(in crate::daemon) fn take_holds(&mut self, holds: Vec<Hold>) {
-        let holds = holds.into_iter().map(|hold| (hold.model.clone(), OnHold::new(hold)));
-        self.holds.models = holds.collect();
+    pub(in crate::daemon) fn take_holds(&mut self, holds: Vec<Hold>, now: DateTime<Utc>) {
+        let holds = holds.into_iter().map(|hold| hold.bounded(now));
+        let holds = holds.map(|hold| Hold { cause: one_line(&hold.cause), ..hold });
+        self.holds.models = holds.map(|hold| (hold.model.clone(), OnHold::new(hold))).collect();
     }
 
     /// Returns the holds for whose end runs may wait.
@@ -157,9 +169,9 @@ impl Book {
         holds
     }
 
-    /// Returns the names of the models of which an answer ends the hold.
-    pub(in crate::daemon) fn awaited_models(&self) -> BTreeSet<String> {
-        self.held().map(|hold| hold.model.clone()).collect()
+    /// Returns the models of which an answer ends the hold, with the digests of their settings.
+    pub(in crate::daemon) fn awaited_models(&self) -> BTreeMap<String, String> {
+        self.held().map(|hold| (hold.model.clone(), hold.settings.clone())).collect()
     }
 
     /// Returns the holds of a job that all its models are on; empty if one of them is not.
@@ -194,18 +206,14 @@ impl Book {
         over.chain(self.holds.deadlines.first().map(|(at, _)| *at)).min()
     }
 
-    /// Sets until when these runs may wait for their models.
+    /// Notes since when these runs wait for their models.
     pub(super) fn set_deadlines(&mut self, runs: Vec<RunId>, moment: &Moment<'_>) {
         for run_id in runs {
-            let run = self.runs.get(&run_id).filter(|run| run.is_new_slot());
-            let job = run.and_then(|run| run.job.as_ref());
-            let Some(job) = job.and_then(|job| moment.config.jobs.get(job)) else { continue };
-            let is_backfill = run.is_some_and(|run| {
-                run.origin.as_ref().is_some_and(|of| of.trigger == Trigger::Backfill)
-            });
-            let begin = run_id.made_at().filter(|_| !is_backfill);
-            let window = TimeDelta::from_std(window(job)).ok();
-            let deadline = begin.zip(window).and_then(|(begin, of)| begin.checked_add_signed(of));
+            let Some(run) = self.runs.get_mut(&run_id).filter(|run| run.is_new_slot()) else {
+                continue;
+            };
+            run.held_since.get_or_insert(moment.now);
+            let deadline = deadline(run, moment.config);
             self.holds.deadlines.extend(deadline.map(|deadline| (deadline, run_id)));
         }
     }
@@ -219,12 +227,11 @@ impl Book {
         }
     }
 
-    /// Notes which models failed a run that has ended. `has_failed` tells whether the run failed for that.
+    /// Notes which models failed the last request of a run that has ended because of them.
     pub(super) fn note_outages(
         &mut self,
         run_id: &RunId,
         outages: Vec<Outage>,
-        has_failed: bool,
         moment: &Moment<'_>,
     ) -> Vec<Effect> {
         let mut effects = Vec::new();
@@ -233,15 +240,11 @@ impl Book {
                 // The key or the address has changed since.
                 continue;
             }
-            let now = moment.now;
             let mut told = Vec::new();
             let hold = match self.holds.models.get_mut(&outage.model) {
-                Some(of) if of.probe.as_ref() == Some(run_id) || !of.is_waited_for() => {
-                    *of = OnHold::new(of.hold.again(outage, now));
-                    of.hold.clone()
-                }
-                Some(of) => {
-                    let extended = of.hold.extended(&outage, now);
+                // The failure of the run that asked again is noted when it happens.
+                Some(of) if of.is_waited_for() => {
+                    let extended = of.hold.extended(&outage);
                     if extended == of.hold {
                         continue;
                     }
@@ -249,39 +252,51 @@ impl Book {
                     of.hold.clone_from(&extended);
                     extended
                 }
-                None if has_failed => {
-                    let hold = Hold::begin(outage, now);
+                Some(of) if of.hold.answered_at.is_some_and(|at| at > outage.at) => continue,
+                Some(of) => {
+                    *of = OnHold::new(of.hold.again(outage));
+                    of.hold.clone()
+                }
+                None => {
+                    let mut hold = Hold::begin(outage);
+                    let summary = hold.describe(moment.now);
+                    told = messages(moment, DaemonEvent::Unavailable, &hold, &summary);
+                    hold.told = told.iter().map(|(to, _)| to.clone()).collect();
                     self.holds.models.insert(hold.model.clone(), OnHold::new(hold.clone()));
-                    told =
-                        messages(moment, DaemonEvent::Unavailable, &hold.model, &hold.describe());
                     hold
                 }
-                None => continue,
             };
-            tracing::warn!(%run_id, "{}", hold.describe());
+            tracing::warn!(%run_id, "{}", hold.describe(moment.now));
             effects.push(Effect::Keep(Change::Hold { hold, messages: told }));
         }
         effects
     }
 
-    /// Lets the runs begin whose models have answered.
-    pub(super) fn on_answers(
-        &mut self,
-        models: BTreeSet<String>,
-        moment: &Moment<'_>,
-    ) -> Vec<Effect> {
+    /// Takes what has happened to the calls of models on hold: an answer lets the runs begin, and a failure
+    /// of the run that asks again makes the hold last.
+    pub(super) fn on_heard(&mut self, heard: HeardOfModels, moment: &Moment<'_>) -> Vec<Effect> {
         let mut effects = Vec::new();
-        for model in models {
-            let Some(of) = self.holds.models.get_mut(&model).filter(|of| of.is_waited_for()) else {
-                continue;
-            };
+        let keep =
+            |hold: &Hold| Effect::Keep(Change::Hold { hold: hold.clone(), messages: Vec::new() });
+        for (run_id, outage) in heard.failures {
+            let of = self.holds.models.get_mut(&outage.model);
+            let of = of.filter(|of| of.hold.settings == outage.settings);
+            let is_probe = |of: &OnHold| of.probe.as_ref().is_some_and(|id| id.as_str() == run_id);
+            if let Some(of) = of.filter(|of| is_probe(of)) {
+                *of = OnHold::new(of.hold.again(outage));
+                tracing::warn!(run_id, "{}", of.hold.describe(moment.now));
+                effects.push(keep(&of.hold));
+            }
+        }
+        for model in heard.answers {
+            let of = self.holds.models.get_mut(&model).filter(|of| of.is_waited_for());
+            let Some(of) = of else { continue };
             tracing::info!(model, "the model answers again");
             of.hold = of.hold.answered(moment.now);
             of.probe = None;
-            let hold = of.hold.clone();
-            effects.push(Effect::Keep(Change::Hold { hold, messages: Vec::new() }));
+            effects.push(keep(&of.hold));
+            self.queue.release_held();
         }
-        self.queue.release_held();
         effects
     }
 
@@ -303,7 +318,7 @@ impl Book {
             let since = hold.since.format("%Y-%m-%d %H:%M UTC");
             let summary =
                 format!("the model `{}` answers again; it was on hold since {since}", hold.model);
-            let messages = messages(moment, DaemonEvent::Recovered, &hold.model, &summary);
+            let messages = messages(moment, DaemonEvent::Recovered, &hold, &summary);
             effects.push(Effect::Keep(Change::EndHold { model: hold.model, messages }));
         }
         if is_changed {
@@ -322,18 +337,24 @@ impl Book {
             self.holds.deadlines.pop_first();
             let run = self.runs.get(&run_id).filter(|run| run.is_new_slot());
             let Some(run) = run else { continue };
+            // The window may be longer now.
+            if let Some(later) = deadline(run, moment.config).filter(|later| *later > moment.now) {
+                self.holds.deadlines.insert((later, run_id));
+                continue;
+            }
             let job = run.job.as_ref().and_then(|job| moment.config.jobs.get(job));
             let Some(job) = job.filter(|_| self.holds.admission(moment.config, run).is_none())
             else {
                 continue;
             };
-            let holds = self.holds_of(moment.config, job);
-            let causes: Vec<String> = holds.into_iter().map(Hold::describe).collect();
+            let holds = self.holds_of(moment.config, job).into_iter();
+            let causes: Vec<String> = holds.map(|hold| hold.describe(moment.now)).collect();
             let window = humantime::format_duration(window(job));
             let reason = format!(
                 "waited for longer than {window}, the catch-up window: {}",
                 causes.join("; ")
             );
+            tracing::warn!(job = job.name.as_str(), %run_id, reason, "a slot is missed");
             missed.entry(reason).or_default().push(run_id);
         }
         let mut effects = Vec::new();
@@ -348,40 +369,24 @@ impl Book {
         effects
     }
 
-    /// Opens the hold of each model whose key or address has changed, and ends that of a model that is
-    /// gone.
+    /// Ends the hold of each model whose key or address has changed, and of each model that is gone.
     pub(super) fn renew_holds(&mut self, moment: &Moment<'_>) -> Vec<Effect> {
-        let mut effects = Vec::new();
-        let models: Vec<String> = self.holds.models.keys().cloned().collect();
-        for model in models {
-            let settings = settings_of(moment.config, &model);
-            let Some(of) = self.holds.models.get_mut(&model) else { continue };
-            match settings {
-                Some(settings) if settings == of.hold.settings => {}
-                Some(settings) => {
-                    tracing::info!(
-                        model,
-                        "the settings of a model on hold have changed; a run asks it again"
-                    );
-                    let until = moment.now.min(of.hold.until);
-                    of.hold = Hold { settings, until, failures: 0, ..of.hold.clone() };
-                    (of.is_over, of.probe) = (true, None);
-                    let hold = of.hold.clone();
-                    effects.push(Effect::Keep(Change::Hold { hold, messages: Vec::new() }));
-                }
-                None => {
-                    self.holds.models.remove(&model);
-                    let summary = format!(
-                        "the model `{model}` is gone from the configuration; its hold is over"
-                    );
-                    let messages = messages(moment, DaemonEvent::Recovered, &model, &summary);
-                    effects.push(Effect::Keep(Change::EndHold { model, messages }));
-                }
-            }
-        }
+        let is_other =
+            |hold: &Hold| settings_of(moment.config, &hold.model).as_ref() != Some(&hold.settings);
+        let ended = self.holds.models.extract_if(.., |_, of| is_other(&of.hold));
+        let ended: Vec<Hold> = ended.map(|(_, of)| of.hold).collect();
+        let end = |hold: Hold| {
+            let summary = format!(
+                "the settings of the model `{}` have changed; its hold is over",
+                hold.model
+            );
+            tracing::info!("{summary}");
+            let messages = messages(moment, DaemonEvent::Recovered, &hold, &summary);
+            Effect::Keep(Change::EndHold { model: hold.model, messages })
+        };
         // The models of the waiting runs may have changed too.
         self.queue.release_held();
-        effects
+        ended.into_iter().map(end).collect()
     }
 
     /// Keeps the rest of each hold when the clock is set back from `before` to `now`.
@@ -398,15 +403,28 @@ impl Book {
     }
 }
 
-/// Returns the messages about a hold.
+/// Returns until when a queued run may wait for its models; `None` if that has no end. A backfill waits for
+/// as long as it takes.
+fn deadline(run: &Entry, config: &Config) -> Option<DateTime<Utc>> {
+    let job = run.job.as_ref().and_then(|job| config.jobs.get(job))?;
+    let trigger = run.origin.as_ref().map(|origin| origin.trigger);
+    let window = TimeDelta::from_std(window(job)).ok()?;
+    let since = run.held_since.filter(|_| trigger != Some(Trigger::Backfill))?;
+    since.checked_add_signed(window)
+}
+
+/// Returns the messages about a hold. Its end is told to those who were told of it.
 fn messages(
     moment: &Moment<'_>,
     event: DaemonEvent,
-    model: &str,
+    hold: &Hold,
     summary: &str,
 ) -> Vec<(String, Message)> {
-    let (rules, of) = (&moment.config.settings.notify, DaemonEvent::Unavailable);
-    DaemonRule::messages(rules, event, of, Some(model), summary, moment.now)
+    let rules = moment.config.settings.notify.iter();
+    let rules =
+        rules.filter(|rule| event != DaemonEvent::Recovered || hold.told.contains(&rule.to));
+    let rules: Vec<DaemonRule> = rules.cloned().collect();
+    DaemonRule::messages(&rules, event, event, Some(&hold.model), summary, moment.now)
 }
 
 /// Returns the digest of what decides whether a model answers; `None` if there is no such model.

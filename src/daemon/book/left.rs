@@ -40,8 +40,12 @@ pub(in crate::daemon) fn input_of_left(
     }
     let waiting =
         |waits_for| Waiting { run_id, job, origin, waits_for, ignores_overlap: is_attempt };
-    Ok(if is_attempt {
-        let attempt = waiting(attempt_waits_for(of_config.map(AsRef::as_ref)));
+    Ok(if is_attempt || begins_at > now {
+        let attempt = waiting(if is_attempt {
+            attempt_waits_for(of_config.map(AsRef::as_ref))
+        } else {
+            WaitsFor::Nothing
+        });
         Input::Delayed { attempt, begins_at }
     } else {
         Input::Queued(vec![waiting(WaitsFor::Nothing)])

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::effect::{Effect, SlotEnd, effect_to_end_waiting};
-use super::ends::effect_to_give_up;
+use super::ends::{HowEnded, effect_to_give_up};
 use super::{Admission, Book, Entry, Fault, Kind, Moment, Phase};
 use crate::daemon::recovery::{Recovered, Recovery};
 use crate::domain::{JobName, RunId, StopReason};
@@ -93,7 +93,15 @@ impl Book {
         if !self.runs.contains_key(run_id) {
             let phase = Phase::Settling(fault.clone());
             let (origin, stop) = (None, None);
-            let run = Entry { job, origin, ignores_overlap: false, phase, stop, failures: 0 };
+            let run = Entry {
+                job,
+                origin,
+                ignores_overlap: false,
+                phase,
+                stop,
+                held_since: None,
+                failures: 0,
+            };
             self.insert(run_id.clone(), run);
         } else if let Some(Phase::Open { fault: before, .. } | Phase::Settling(before)) =
             self.runs.get(run_id).map(|run| &run.phase)
@@ -189,7 +197,8 @@ impl Book {
         match slot {
             Ok(None) => Vec::new(),
             Ok(Some(SlotEnd { job, end: Some(end) })) => {
-                let end = self.change_to_end(run_id, job, end.outcome, end.stop_reason, moment);
+                let how = HowEnded::new(end.outcome, end.stop_reason);
+                let end = self.change_to_end(run_id, job, how, moment);
                 vec![Effect::Keep(end)]
             }
             Ok(Some(SlotEnd { end: None, .. })) => vec![effect_to_end_unbegun(run_id)],

@@ -71,7 +71,7 @@ impl Book {
             Input::FoundEnded { run_id, job, end, next } => {
                 vec![self.on_found_ended(run_id, job, end, next, moment)]
             }
-            Input::Answered(models) => self.on_answers(models, moment),
+            Input::Heard(heard) => self.on_heard(heard, moment),
             Input::Reloaded => self.renew_holds(moment),
             Input::SetBack { before } => self.move_holds(before, moment.now),
             Input::StopAll(reason) => {

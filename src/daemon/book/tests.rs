@@ -9,6 +9,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::*;
+use crate::agent::HeardOfModels;
 use crate::daemon::tests::config;
 use crate::domain::{Epoch, Outage, Outcome, RunRequest, SlotTime, StopReason};
 use crate::run::{Ended, RunExit};
@@ -69,10 +70,22 @@ fn ended(run_id: &RunId, outcome: Outcome, stop_reason: StopReason, exit: RunExi
     Ended { run_id: run_id.clone(), end, exit, has_started_change: false, row: None, outages }
 }
 
-fn outage(config: &Config, model: &str, retry_after: Option<Duration>) -> Outage {
+fn outage(config: &Config, model: &str, at: DateTime<Utc>) -> Outage {
     let crate::config::Provider::Remote(remote) = &config.models[model].provider else { panic!() };
     let (settings, cause) = (remote.access_digest(), "HTTP 503".to_owned());
-    Outage { model: model.to_owned(), settings, cause, retry_after }
+    Outage { model: model.to_owned(), settings, cause, retry_after: None, at }
+}
+
+/// Returns what the daemon hears when a model answers.
+fn answer(model: &str) -> Input {
+    let answers = BTreeSet::from([model.to_owned()]);
+    Input::Heard(HeardOfModels { answers, failures: Vec::new() })
+}
+
+/// Returns what the daemon hears when a model fails a run.
+fn failure(run_id: &RunId, outage: Outage) -> Input {
+    let failures = vec![(run_id.to_string(), outage)];
+    Input::Heard(HeardOfModels { answers: BTreeSet::new(), failures })
 }
 
 fn run_id(number: u64) -> RunId {

@@ -19,7 +19,12 @@ impl Supervisor {
     pub(super) async fn carry_out(&mut self, effects: Vec<Effect>) -> Result<(), String> {
         let mut left = VecDeque::from(effects);
         let mut carried_out = Ok(());
+        let mut has_ended_waiting = false;
         while let Some(effect) = left.pop_front() {
+            has_ended_waiting |= matches!(
+                &effect,
+                Effect::Keep(Change::EndWaiting(_)) | Effect::Try(Change::EndWaiting(_), _)
+            );
             let next = match effect {
                 Effect::Try(change, input) => {
                     let written = self.outbox.try_write(&change, self.believed()).await;
@@ -36,6 +41,10 @@ impl Supervisor {
             };
             let following = next.map(|input| self.step(input)).unwrap_or_default();
             following.into_iter().rev().for_each(|effect| left.push_front(effect));
+        }
+        if has_ended_waiting {
+            // The attempt of a run that failed may be among them.
+            self.tell_of_left_runs().await;
         }
         carried_out
     }
@@ -137,10 +146,10 @@ impl Supervisor {
         self.tasks.forget(&run_id);
         let has_begun = result.is_ok() || self.parts.host.state.has_begun(&run_id);
         // An answer came before the end.
-        self.take_answers().await;
+        self.hear_of_models().await;
         let (result, next) = (result.map(Box::new), new_run_id());
         self.act(Input::Ended { run_id, result, has_begun, next }).await;
-        self.want_answers();
+        self.want_models();
         self.fill().await;
     }
 
@@ -158,9 +167,8 @@ impl Supervisor {
     /// recovery has ended.
     pub(super) async fn tell_of_left_runs(&self) {
         let config = self.config.borrow().clone();
-        let rules = |notice: &RunNotice| {
-            let run_id = RunId::parse(&notice.run_id).ok()?;
-            let is_open = self.book.get(&run_id).is_some() || self.outbox.has_end_of(&run_id);
+        let rules = |run_id: &RunId, notice: &RunNotice| {
+            let is_open = self.book.get(run_id).is_some() || self.outbox.has_end_of(run_id);
             (!is_open).then(|| self.book.rules_for(&config, &notice.job, notice.stop_reason))
         };
         if let Err(error) = self.parts.ledger.tell_of_left_runs(rules).await {

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use chrono::{DateTime, Utc};
 use sd_notify::NotifyState;
 use tokio::time::Instant;
 
@@ -10,7 +11,8 @@ use super::{Command, Input, Kind, Supervisor};
 use crate::daemon::book::{Entry, Phase, Waiting, model_of};
 use crate::daemon::command::{CommandError, Started};
 use crate::daemon::rules::WaitsFor;
-use crate::domain::{Hold, Origin, Person, RunId, Stop, StopReason};
+use crate::domain::{Origin, Person, RunId, Stop, StopReason};
+use crate::run::RunSpec;
 
 /// While at least this many manual runs are queued, requests for further ones are rejected.
 const MAX_WAITING: usize = 1000;
@@ -19,8 +21,8 @@ impl Supervisor {
     pub(super) async fn on_command(&mut self, command: Command) {
         match command {
             Command::Status(reply) => drop(reply.send(self.status())),
-            Command::Run(job, origin, reply) => {
-                let result = self.enqueue(job, origin).await;
+            Command::Run(job, origin, at, reply) => {
+                let result = self.enqueue(job, origin, at).await;
                 let _ = reply.send(result);
                 self.fill().await;
             }
@@ -42,8 +44,8 @@ impl Supervisor {
                 let count = self.backfill(request).await;
                 let _ = reply.send(count);
             }
-            Command::Pause(job, note, reply) => {
-                let paused = self.pause(job, note).await;
+            Command::Pause(request, reply) => {
+                let paused = self.pause(request).await;
                 let _ = reply.send(paused);
             }
             Command::Unpause(job, reply) => {
@@ -92,18 +94,19 @@ impl Supervisor {
         &mut self,
         job: String,
         origin: Origin,
+        begins_at: Option<DateTime<Utc>>,
     ) -> Result<Started, CommandError> {
         if self.stopping.is_some() {
             return Err(CommandError::Stopping);
         }
         let config = self.config.borrow().clone();
         let job = config.jobs.get(job.as_str()).ok_or(CommandError::NoJob(job))?;
-        let mut replaced = origin.request.iter().flat_map(|request| request.vars.keys());
-        if let Some(unknown) = replaced.find(|name| !job.vars.contains_key(*name)) {
-            return Err(CommandError::Invalid(format!(
-                "the job `{}` has no variable `{unknown}`",
-                job.name
-            )));
+        let run_id = new_run_id();
+        let spec = RunSpec::new(run_id.clone(), config.clone(), job.clone(), origin.clone());
+        let spec = spec.map_err(|error| CommandError::Invalid(error.to_string()))?;
+        let now = self.parts.host.clock.now();
+        if let Some(past) = begins_at.filter(|at| *at <= now) {
+            return Err(CommandError::Invalid(format!("the run would begin in the past: {past}")));
         }
         let over_budget = crate::run::over_budget(job, &self.parts.host).await;
         let over_budget = over_budget.map_err(|error| CommandError::Unrecorded(error.to_string()));
@@ -115,38 +118,46 @@ impl Supervisor {
             return Err(CommandError::Full(requested));
         }
         let mut warnings = Vec::new();
-        if self.book.is_busy(job.name.as_str()) {
+        if begins_at.is_none() && self.book.is_busy(job.name.as_str()) {
             warnings.push("another run of the job is queued or running".to_owned());
         }
         if !job.enabled {
             warnings.push("the job is disabled".to_owned());
         }
-        if self.due.pauses.contains(job.name.as_str()) {
+        let begins = begins_at.unwrap_or(now);
+        if self.due.pauses.is_paused(job.name.as_str(), begins) {
             warnings.push("the job is paused".to_owned());
         }
-        warnings.extend(self.book.holds_of(&config, job).into_iter().map(Hold::describe));
+        if begins_at.is_none() {
+            let holds = self.book.holds_of(&config, &spec.job).into_iter();
+            warnings.extend(holds.map(|hold| hold.describe(now)));
+        }
         for warning in &warnings {
             tracing::warn!(job = job.name.as_str(), warning, "a person requested a run");
         }
-        let run_id = new_run_id();
         let name = job.name.clone();
         let (waits_for, ignores_overlap) = (WaitsFor::Nothing, false);
         let waiting =
             Waiting { run_id: run_id.clone(), job: name, origin, waits_for, ignores_overlap };
         // The next start of the daemon tells by this time whether the run is too late.
-        let queued = waiting.to_row(Some(self.parts.host.clock.now()));
+        let queued = waiting.to_row(Some(begins));
         let places = self.book.places(&self.waiting_for_models(), &config);
         let ahead = self.book.ready();
-        let waits = match self.outbox.fault() {
-            Some(fault) => Some(fault.to_owned()),
-            None => places
-                .why_none_for(model_of(&config, Some(job)))
+        let waits = match (begins_at, self.outbox.fault()) {
+            (Some(at), _) => Some(format!("its time, {}", at.format("%Y-%m-%d %H:%M:%S UTC"))),
+            (None, Some(fault)) => Some(fault.to_owned()),
+            (None, None) => places
+                .why_none_for(model_of(&config, Some(&spec.job)))
                 .map(|why| format!("{why}, {ahead} queued ahead")),
         };
         let kept = self.parts.ledger.enqueue(queued).await;
         // Do not start a run that the ledger does not have.
         kept.map_err(|error| CommandError::Unrecorded(error.to_string()))?;
-        self.act(Input::Queued(vec![waiting])).await;
+        self.act(match begins_at {
+            Some(begins_at) => Input::Delayed { attempt: waiting, begins_at },
+            None => Input::Queued(vec![waiting]),
+        })
+        .await;
         Ok(Started { run_id, waits, warnings })
     }
 

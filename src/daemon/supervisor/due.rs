@@ -6,6 +6,7 @@ use chrono::{DateTime, TimeDelta, Utc};
 use tokio::time::Instant;
 
 use super::doubt::Doubt;
+use super::pauses::Pauses;
 use super::slots::{DueFacts, Dues, JobEpoch, adopted, schedules};
 use super::{Input, KEEP_CLOCK, Parts, STEP_BACK, Supervisor};
 use crate::daemon::disposition::Cause;
@@ -32,8 +33,7 @@ pub(super) struct DueTimes {
     pub(super) ticker: Ticker,
     /// Due times that wait for their start time.
     pub(super) held: BTreeSet<Held>,
-    /// The names of the paused jobs.
-    pub(super) pauses: BTreeSet<String>,
+    pub(super) pauses: Pauses,
     pub(super) epoch: Epoch,
     /// The last clock reading of each earlier epoch.
     pub(super) epoch_ends: BTreeMap<Epoch, DateTime<Utc>>,
@@ -64,7 +64,7 @@ impl DueTimes {
         Ok(Self {
             ticker,
             held: BTreeSet::new(),
-            pauses: paused.into_iter().map(|pause| pause.job).collect(),
+            pauses: Pauses::new(paused),
             epoch: epoch.map_or(Epoch::FIRST, Epoch::new),
             epoch_ends,
             last_seen: last_seen.unwrap_or(now),

@@ -23,9 +23,9 @@ impl Supervisor {
     /// Takes the models on hold, as far as the configuration still has them.
     pub(super) async fn load_holds(&mut self) -> Result<(), DbError> {
         let holds = self.parts.ledger.read(|reader| reader.holds()).await?;
-        self.book.take_holds(holds);
+        self.book.take_holds(holds, self.parts.host.clock.now());
         self.act(Input::Reloaded).await;
-        self.want_answers();
+        self.want_models();
         Ok(())
     }
 

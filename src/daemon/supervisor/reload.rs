@@ -237,7 +237,7 @@ impl Supervisor {
             origin.map_or(old, |(job, origin)| waits_for(job, origin.trigger, run.ignores_overlap))
         });
         self.act(Input::Reloaded).await;
-        self.want_answers();
+        self.want_models();
         log_warnings(&loaded.report.warnings);
         self.record_changes(&old_config, &config);
         self.fill().await;
@@ -254,7 +254,8 @@ impl Supervisor {
         let names = |of: &Config| of.jobs.keys().map(ToString::to_string).collect::<BTreeSet<_>>();
         let removed: Vec<String> = names(old).difference(&names(new)).cloned().collect();
         let mut added: Vec<String> = names(new).difference(&names(old)).cloned().collect();
-        added.retain(|job| !self.due.pauses.contains(job));
+        let now = self.parts.host.clock.now();
+        added.retain(|job| !self.due.pauses.is_paused(job, now));
         if !needs_restart.is_empty() {
             tracing::warn!(keys = ?needs_restart, "some changed keys take effect only after a restart");
         }

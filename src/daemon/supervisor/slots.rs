@@ -145,12 +145,11 @@ impl Supervisor {
             is_busy: self.book.is_busy(name),
             waiting: self.book.slots_of(name),
         };
-        let is_paused = self.due.pauses.contains(name);
         let slots = dues.iter().map(|(due_at, facts)| DueSlot {
             due_at: *due_at,
             starts_at: starts_at(job, *due_at),
             is_repeated: is_repeated(*due_at),
-            is_paused: is_paused && facts.left.is_none(),
+            is_paused: facts.left.is_none() && self.due.pauses.cover(name, *due_at, facts.span),
             is_backfill: facts.is_backfill,
         });
         let slots: Vec<DueSlot> = slots.collect();

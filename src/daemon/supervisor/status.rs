@@ -64,7 +64,8 @@ impl Supervisor {
     pub(super) fn degraded(&self) -> Vec<String> {
         let mut degraded = self.problems();
         degraded.extend(self.silent_models());
-        degraded.extend(self.book.held().map(Hold::describe));
+        let now = self.parts.host.clock.now();
+        degraded.extend(self.book.held().map(|hold| hold.describe(now)));
         degraded
     }
 
@@ -114,11 +115,13 @@ impl Supervisor {
                 total: self.config.borrow().jobs.len(),
                 paused: self.paused_jobs(),
                 failing: self.failing_jobs(),
+                acknowledged: None,
             },
             sandbox: describe_sandbox(self.config.borrow().settings.security.sandbox),
             search_path: self.parts.host.environment.search_path(),
             cannot_begin: self.cannot_begin(),
             waits: self.model_waits(),
+            pause_of_all: self.pause_of_all(),
             holds: self.holds(),
             degraded: self.degraded(),
             approvals: None,

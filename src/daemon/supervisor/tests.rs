@@ -8,7 +8,7 @@ use super::*;
 use crate::clock::Clock;
 use crate::config::{Environment, FileSet, SecretsMode, Trust, load};
 use crate::daemon::book::{Change, Entry, Phase, Waiting};
-use crate::daemon::command::{BackfillRequest, BackfillScope, CommandError};
+use crate::daemon::command::{BackfillRequest, BackfillScope, CommandError, PauseRequest};
 use crate::daemon::recovery::{RecordedEnd, Recovered, Recovery};
 use crate::daemon::rules::{self, WaitsFor};
 use crate::daemon::tests::config_in;
@@ -82,6 +82,7 @@ impl Bench {
         self.supervisor.look_at_clock(now).await.unwrap();
         self.supervisor.take_due(now);
         self.supervisor.begin_due(Cause::MachineHeldUp, now).await;
+        self.supervisor.end_pauses(now).await;
     }
 
     /// Reloads the configuration, and waits until it is in effect.
@@ -607,7 +608,7 @@ async fn a_pause_stops_the_schedule_until_it_ends() {
     let mut first = bench(MINUTES, "2026-05-04T11:59:30Z", temp.clone()).await;
     first.starts_nothing();
     first.claims("2026-05-04T12:00:00Z").await;
-    first.supervisor.pause("j".into(), Some("disk swap".into())).await.unwrap();
+    first.supervisor.pause(request("j", None)).await.unwrap();
     first.claims("2026-05-04T12:01:00Z").await;
     drop(first);
     let mut second = bench(MINUTES, "2026-05-04T12:02:30Z", temp).await;
@@ -617,15 +618,55 @@ async fn a_pause_stops_the_schedule_until_it_ends() {
         "a slot that waited before the pause still waits"
     );
     second.goes("2026-05-04T12:02:40Z").await;
-    assert!(second.supervisor.unpause("j".into()).await.unwrap());
-    assert!(!second.supervisor.unpause("j".into()).await.unwrap());
+    assert!(second.supervisor.unpause(Some("j".into())).await.unwrap());
+    assert!(!second.supervisor.unpause(Some("j".into())).await.unwrap());
     second.goes("2026-05-04T12:03:00Z").await;
     let states = ["ran", "paused", "paused", "ran"];
     let rows: Vec<_> = second.slots().await.into_iter().map(|row| row.2).collect();
     assert_eq!(rows, states);
     assert!(second.is_sound().await);
-    let unknown = second.supervisor.pause("nobody".into(), None).await;
+    let unknown = second.supervisor.pause(request("nobody", None)).await;
     assert_eq!(unknown, Err(CommandError::NoJob("nobody".into())));
+}
+
+fn request(job: &str, until: Option<&str>) -> PauseRequest {
+    PauseRequest { job: Some(job.to_owned()), note: Some("disk swap".into()), until: until.map(at) }
+}
+
+// proves CRON-5
+#[tokio::test]
+async fn a_pause_with_an_end_covers_the_slots_before_it_also_over_a_downtime() {
+    const MINUTES: &str = "version: 1
+jobs:
+  - {name: j, schedule: '* * * * *', catchup: all, prompt: x}
+  - {name: k, schedule: '*/2 * * * *', catchup: all, prompt: x}
+";
+    let temp = temp();
+    let mut first = bench(MINUTES, "2026-05-04T11:59:30Z", temp.clone()).await;
+    first.starts_nothing();
+    first.goes("2026-05-04T12:00:00Z").await;
+    let past = first.supervisor.pause(request("j", Some("2026-05-04T12:00:00Z"))).await;
+    assert!(matches!(past, Err(CommandError::Invalid(_))), "{past:?}");
+    first.supervisor.pause(request("j", Some("2026-05-04T12:03:00Z"))).await.unwrap();
+    let all = PauseRequest { job: None, note: None, until: Some(at("2026-05-04T12:02:00Z")) };
+    first.supervisor.pause(all).await.unwrap();
+    assert_eq!(first.supervisor.paused_jobs(), 2);
+    first.goes("2026-05-04T12:01:00Z").await;
+    drop(first);
+    // The daemon is down when both pauses end.
+    let mut second = bench(MINUTES, "2026-05-04T12:04:30Z", temp).await;
+    second.starts_nothing();
+    second.goes("2026-05-04T12:04:40Z").await;
+    let ledger = &second.supervisor.parts.ledger;
+    let rows = ledger.read(|reader| reader.slots(None, None, None)).await.unwrap();
+    let states = |job: &str| -> Vec<String> {
+        let rows = rows.iter().filter(|row| row.job == *job);
+        rows.map(|row| format!("{} {}", row.due_at.format("%M"), row.state.as_str())).collect()
+    };
+    assert_eq!(states("j"), ["00 ran", "01 paused", "02 paused", "03 ran", "04 ran"]);
+    assert_eq!(states("k"), ["00 ran", "02 ran", "04 ran"]);
+    assert_eq!(second.supervisor.paused_jobs(), 0);
+    assert!(second.supervisor.due.pauses.of("j").is_none() && second.is_sound().await);
 }
 
 // proves CRON-4
@@ -668,7 +709,7 @@ async fn consecutive_failures_pause_a_job() {
     let ended = async |bench: &mut Bench, outcome, stop_reason| {
         let run_id = RunId::from_ulid(ulid::Ulid::generate());
         bench.ends(run_id, "j", outcome, stop_reason).await;
-        bench.supervisor.due.pauses.contains("j")
+        bench.supervisor.due.pauses.of("j").is_some()
     };
     use crate::domain::Outcome::{Failed, Interrupted, Succeeded};
     let failed = StopReason::MaxIterations;
@@ -683,7 +724,7 @@ async fn consecutive_failures_pause_a_job() {
     let note = pauses[0].note.clone().unwrap();
     assert!(note.starts_with("consecutive failures: 2; the last run was "), "{note}");
     assert!(note.ends_with("failed (max_iterations)"), "{note}");
-    second.supervisor.unpause("j".into()).await.unwrap();
+    second.supervisor.unpause(Some("j".into())).await.unwrap();
     assert!(!ended(&mut second, Failed, failed).await, "the count begins again");
     assert!(ended(&mut second, Failed, failed).await);
 }
@@ -881,6 +922,49 @@ async fn a_slot_within_a_span_runs_again() {
 
 // proves STATE-1
 #[tokio::test]
+async fn a_run_requested_for_later_begins_then_survives_a_restart_and_is_missed_like_a_slot() {
+    let temp = temp();
+    let mut first = bench(HOURLY, "2026-05-04T11:10:00Z", temp.clone()).await;
+    first.starts_nothing();
+    let later = async |bench: &mut Bench, time: &str| {
+        let origin = Origin::manual(RunRequest::default(), None);
+        bench.supervisor.enqueue("hourly".into(), origin, Some(at(time))).await
+    };
+    let past = later(&mut first, "2026-05-04T11:00:00Z").await;
+    assert!(matches!(past, Err(CommandError::Invalid(_))), "{past:?}");
+    let mut run_ids = Vec::new();
+    for time in ["2026-05-04T11:20:00Z", "2026-05-04T11:40:00Z", "2026-05-04T16:30:00Z"] {
+        run_ids.push(later(&mut first, time).await.unwrap().run_id);
+    }
+    assert!(first.supervisor.book.waiting().is_empty());
+    // The clock is set back: a requested run keeps its time of day.
+    first.supervisor.book.move_attempts(at("2026-05-04T11:10:00Z"), at("2026-05-04T10:10:00Z"));
+    drop(first);
+    // The first one is too late by more than the window of an hour, and the second one is not.
+    let mut second = bench(HOURLY, "2026-05-04T12:30:00Z", temp).await;
+    second.starts_nothing();
+    second.supervisor.act(Input::Tick).await;
+    let waiting = second.supervisor.book.waiting();
+    let requested: Vec<&RunId> =
+        waiting.iter().filter(|run| run.origin.slot.is_none()).map(|run| &run.run_id).collect();
+    assert_eq!(requested, [&run_ids[1]]);
+    let ledger = &second.supervisor.parts.ledger;
+    let rows = ledger.read(|reader| reader.queue_rows()).await.unwrap();
+    let missed = rows.iter().find(|row| row.run_id == *run_ids[0].as_str()).unwrap();
+    assert!(missed.error.as_ref().unwrap().contains("the daemon was down"), "{missed:?}");
+    let now = at("2026-05-04T12:30:00Z");
+    let left = ledger.read(move |reader| reader.runs_requested_for_later(now)).await.unwrap();
+    assert_eq!(left.iter().map(|run| &run.run_id).collect::<Vec<_>>(), [&run_ids[2]]);
+    let config = second.supervisor.config.borrow().clone();
+    let rows = crate::daemon::next_rows(&config, None, left, now, 5);
+    let listed: Vec<_> = rows.iter().filter(|row| row.run_id.is_some()).collect();
+    assert_eq!((listed.len(), listed[0].due_at), (1, at("2026-05-04T16:30:00Z")));
+    second.supervisor.cancel(&run_ids[2], None).await.unwrap();
+    assert!(second.is_sound().await);
+}
+
+// proves STATE-1
+#[tokio::test]
 async fn a_requested_run_survives_a_restart_unless_it_is_too_late_or_cannot_be_read() {
     let temp = temp();
     let mut first = bench(HOURLY, "2026-05-04T11:10:00Z", temp.clone()).await;
@@ -891,7 +975,7 @@ async fn a_requested_run_survives_a_restart_unless_it_is_too_late_or_cannot_be_r
         let prompt = Some(prompt.to_owned());
         let request = RunRequest { prompt, plan: true, ..RunRequest::default() };
         let origin = Origin::manual(request, by.clone());
-        run_ids.push(first.supervisor.enqueue("hourly".into(), origin).await.unwrap().run_id);
+        run_ids.push(first.supervisor.enqueue("hourly".into(), origin, None).await.unwrap().run_id);
     }
     let damaged = run_ids.pop().unwrap();
     run_ids.sort();
@@ -1050,7 +1134,7 @@ jobs:
     first.claims("2026-05-04T10:30:00Z").await;
     first.claims("2026-05-04T11:00:00Z").await;
     let origin = Origin::manual(RunRequest::default(), None);
-    first.supervisor.enqueue("hand".into(), origin).await.unwrap();
+    first.supervisor.enqueue("hand".into(), origin, None).await.unwrap();
     let config = Config::clone(&first.supervisor.config.borrow());
     first.reloads(config).await;
     let order = |bench: &mut Bench| {

@@ -218,6 +218,7 @@ impl Case {
             characters_per_token: None,
         };
         let model = |name: &str, is_spare, facts| ModelInUse {
+            access: String::new(),
             name: name.into(),
             model: Arc::new(Steps { steps: self.steps.clone(), is_spare, seen: seen.clone() }),
             max_retries: 0,

@@ -124,7 +124,11 @@ impl Bench {
             _ => (Outcome::Failed, StopReason::ProviderUnavailable),
         };
         let mut ended = ended(run_id, outcome, reason, RunExit::Complete);
-        ended.outages = failed.iter().map(|model| outage(&self.config, model, None)).collect();
+        let outages = failed.iter().map(|model| outage(&self.config, model, self.now()));
+        ended.outages = outages.collect();
+        for outage in ended.outages.clone() {
+            self.act(failure(run_id, outage));
+        }
         let next = self.due_id();
         self.act(Input::Ended {
             run_id: run_id.clone(),
@@ -140,13 +144,13 @@ impl Bench {
     }
 
     fn answer(&mut self, model: &str) {
-        self.act(Input::Answered(BTreeSet::from([model.to_owned()])));
+        self.act(answer(model));
     }
 
     /// The daemon dies and starts again.
     fn restart(&mut self) {
         self.book = Book::default();
-        self.book.take_holds(self.holds.values().cloned().collect());
+        self.book.take_holds(self.holds.values().cloned().collect(), self.now());
         self.act(Input::Reloaded);
     }
 }
@@ -201,23 +205,56 @@ fn a_slot_that_waits_for_too_long_is_missed_with_the_model_and_the_cause() {
     let mut bench = Bench::new();
     let first = bench.due("x");
     bench.after(0);
-    bench.end(&first, &["a"]);
-    // `x` catches up 30 minutes, `y` a day. The first one asks again, and hangs.
-    let (probe, long) = (bench.due("x"), bench.due("y"));
+    // It was made long before, but waited for something else.
     let late = bench.due("x");
-    assert_eq!(bench.after(60), [probe]);
-    assert_eq!(bench.after(29 * 60 - 1), []);
+    bench.seconds += 7200;
+    bench.end(&first, &["a"]);
+    // `x` catches up 30 minutes, `y` a day.
+    let long = bench.due("y");
+    assert_eq!(bench.after(0), []);
+    assert_eq!(bench.after(59), []);
+    bench.config = config_with(SETTINGS, &JOBS.replace("30m", "40m"));
+    bench.act(Input::Reloaded);
+    // The run that asks again hangs.
+    assert_eq!(bench.after(1), std::slice::from_ref(&late));
+    let other = bench.due("x");
+    assert_eq!(bench.after(0), []);
+    assert_eq!(bench.after(40 * 60 - 1), []);
     assert!(bench.missed.is_empty());
     bench.after(1);
     let [reason] = bench.missed.as_slice() else { panic!("{:?}", bench.missed) };
     assert!(
-        reason.starts_with(
-            "waited for longer than 30m, the catch-up window: the model `a` is on hold"
-        ),
+        reason.starts_with("waited for longer than 40m, the catch-up window: the model `a`"),
         "{reason}"
     );
     assert!(reason.ends_with(": HTTP 503"), "{reason}");
-    assert!(bench.book.get(&late).is_none() && bench.book.get(&long).is_some());
+    assert!(bench.book.get(&other).is_none() && bench.book.get(&long).is_some());
+}
+
+#[test]
+fn a_failure_of_long_ago_puts_no_model_on_hold() {
+    let mut bench = Bench::new();
+    let first = bench.due("z");
+    bench.after(0);
+    bench.end(&first, &["ab", "b"]);
+    // The run that asks again falls back, and works on.
+    let probe = bench.due("z");
+    assert_eq!(bench.after(60), std::slice::from_ref(&probe));
+    let failed = outage(&CONFIG, "ab", bench.now());
+    bench.act(failure(&probe, failed.clone()));
+    assert_eq!((bench.holds["ab"].failures, bench.holds["b"].failures), (2, 1));
+    let next = bench.due("z");
+    assert_eq!(bench.after(119), std::slice::from_ref(&next), "the fallback has another probe");
+    assert_eq!(bench.book.holds(&CONFIG).len(), 2);
+    bench.answer("ab");
+    bench.after(1);
+    // Its old failure comes with its end.
+    let mut ended =
+        ended(&probe, Outcome::Failed, StopReason::ProviderUnavailable, RunExit::Complete);
+    ended.outages = vec![failed];
+    let (result, id) = (Ok(Box::new(ended)), bench.due_id());
+    bench.act(Input::Ended { run_id: probe, result, has_begun: true, next: id });
+    assert!(bench.holds["ab"].answered_at.is_some(), "{:?}", bench.holds["ab"]);
 }
 
 #[test]
@@ -226,11 +263,7 @@ fn a_run_passes_over_a_model_on_hold_and_waits_if_all_are() {
     let first = bench.due("z");
     bench.after(0);
     // Its fallback answered: the next run still begins with the model.
-    let mut well = ended(&first, Outcome::Succeeded, StopReason::Completed, RunExit::Complete);
-    well.outages = vec![outage(&CONFIG, "ab", None)];
-    let (result, next) = (Ok(Box::new(well)), bench.due_id());
-    bench.act(Input::Ended { run_id: first, result, has_begun: true, next });
-    assert!(bench.holds.is_empty() && bench.told.is_empty());
+    bench.end(&first, &[]);
     let second = bench.due("z");
     bench.after(0);
     bench.end(&second, &["ab", "b"]);
@@ -244,10 +277,14 @@ fn a_run_passes_over_a_model_on_hold_and_waits_if_all_are() {
         (admission.model.as_str(), admission.passed_over.as_slice()),
         ("b", ["ab".to_owned()].as_slice())
     );
-    // Whoever is told of the outage is not told of the run that failed for it.
+    // Whoever was told of the outage is not told of the run that failed for it.
     let job = JobName::parse("z").unwrap();
-    let knows = |reason| bench.book.rules_for(&CONFIG, &job, reason)[0].knows_outage;
-    assert!(knows(StopReason::ProviderUnavailable) && !knows(StopReason::VerifyFailed));
+    let knows = |bench: &Bench, reason| bench.book.rules_for(&CONFIG, &job, reason)[0].knows_outage;
+    assert!(knows(&bench, StopReason::ProviderUnavailable));
+    assert!(!knows(&bench, StopReason::VerifyFailed));
+    let untold = bench.holds.values().map(|hold| Hold { told: Vec::new(), ..hold.clone() });
+    bench.book.take_holds(untold.collect(), bench.now());
+    assert!(!knows(&bench, StopReason::ProviderUnavailable), "the rule came after the message");
 }
 
 #[test]
@@ -257,7 +294,8 @@ fn a_restart_keeps_holds_and_a_new_key_ends_them() {
     bench.after(0);
     let mut failed =
         ended(&first, Outcome::Failed, StopReason::ProviderUnavailable, RunExit::Complete);
-    failed.outages = vec![outage(&CONFIG, "a", Some(Duration::from_hours(2)))];
+    let retry_after = Some(Duration::from_hours(2));
+    failed.outages = vec![Outage { retry_after, ..outage(&CONFIG, "a", bench.now()) }];
     let (result, next) = (Ok(Box::new(failed)), bench.due_id());
     bench.act(Input::Ended { run_id: first, result, has_begun: true, next });
     bench.restart();
@@ -272,17 +310,16 @@ fn a_restart_keeps_holds_and_a_new_key_ends_them() {
         run_id
     };
     assert_eq!(bench.after(7199), [requested], "a person does not wait for a hold");
+    // The clock is set back: the rest of the hold stays as long.
+    let before = bench.now();
+    bench.seconds -= 3600;
+    bench.act(Input::SetBack { before });
+    assert_eq!(bench.after(0), []);
     bench.config =
         config_with(&SETTINGS.replace("model: a,", "model: a, api_key: other-key-1,"), JOBS);
     bench.act(Input::Reloaded);
     assert_eq!(bench.after(0), std::slice::from_ref(&waiting));
-    bench.answer("a");
-    bench.end(&waiting, &[]);
-    // The clock is set back: the outage is still over after a minute.
-    let before = bench.now();
-    bench.seconds -= 3600;
-    bench.act(Input::SetBack { before });
-    bench.after(60);
+    assert!(bench.holds.is_empty());
     assert_eq!(bench.told, ["unavailable", "recovered"]);
 }
 

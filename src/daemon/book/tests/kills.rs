@@ -188,7 +188,7 @@ impl World {
         self.recover(open);
         let begun: Vec<RunId> = self.disk.records.keys().cloned().collect();
         begun.iter().for_each(|run_id| drop(self.disk.queue.remove(run_id)));
-        self.book.take_holds(self.disk.holds.values().cloned().collect());
+        self.book.take_holds(self.disk.holds.values().cloned().collect(), self.now());
         self.act(Input::Reloaded);
         for run in self.disk.queue.values().cloned().collect::<Vec<_>>() {
             if is_left(&run) {
@@ -283,9 +283,12 @@ impl World {
                     4 => (Outcome::Failed, StopReason::ProviderUnavailable),
                     _ => (Outcome::Succeeded, StopReason::Completed),
                 };
-                if how != 4 {
-                    self.act(Input::Answered(BTreeSet::from(["m".to_owned()])));
-                }
+                let outage = (how == 4).then(|| outage(&CONFIG, "m", self.now()));
+                let heard = match &outage {
+                    Some(outage) => failure(&run_id, outage.clone()),
+                    None => answer("m"),
+                };
+                self.act(heard);
                 let owes = how == 3;
                 let record = self.disk.records.get_mut(&run_id).unwrap();
                 record.end = Some((outcome, stop_reason));
@@ -296,11 +299,7 @@ impl World {
                     RunExit::Complete
                 };
                 let ended = ended(&run_id, outcome, stop_reason, exit);
-                let is_outage = stop_reason == StopReason::ProviderUnavailable;
-                Ok(Ended {
-                    outages: is_outage.then(|| outage(&CONFIG, "m", None)).into_iter().collect(),
-                    ..ended
-                })
+                Ok(Ended { outages: outage.into_iter().collect(), ..ended })
             }
         };
         // The daemon may die between the end of a run and its own next step.
