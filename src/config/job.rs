@@ -161,12 +161,13 @@ pub struct Limits {
     pub error_threshold: u64,
     /// Timeout of one call if its tool does not set one.
     pub tool_timeout: Duration,
-    /// The longest timeout of a call, whatever its tool or the model asks for: `tool_timeout`, if the
-    /// job sets it.
+    /// The longest timeout that a tool or the model can ask for: `tool_timeout`, if the job sets it.
     pub tool_timeout_cap: Option<Duration>,
     /// Characters of a call's output that the model sees; a tool may only lower it. `None` is the limit
     /// of each tool.
     pub output_limit: Option<usize>,
+    /// The same for lines.
+    pub output_lines: Option<usize>,
     /// Bytes at the start of a call's output that are kept; the last 1 MiB is kept as well.
     pub max_output_bytes: u64,
     /// Bytes that the run's temporary directory may contain, inclusive; more end the run.
@@ -201,6 +202,7 @@ impl Default for Limits {
             tool_timeout: Duration::from_secs(120),
             tool_timeout_cap: None,
             output_limit: None,
+            output_lines: None,
             max_output_bytes: 64 << 20,
             max_tmp_bytes: 1 << 30,
             parallel_reads: 4,
@@ -222,7 +224,7 @@ pub struct Job {
     pub schedule: Option<Schedule>,
     /// The span over which start times are spread.
     pub jitter: Duration,
-    /// The policy for a slot that comes due while a run of the job waits or works.
+    /// The policy for a slot that comes due while a run waits or works.
     pub overlap: Overlap,
     /// The policy for slots that the daemon could not start in time.
     pub catchup: Catchup,
@@ -242,17 +244,15 @@ pub struct Job {
     pub notify: Vec<NoticeRule>,
     /// The schema of the final answer, if the job has one.
     pub output_schema: Option<OutputSchema>,
-    /// The number of consecutive failed runs after which the job is paused; `None` for no limit.
+    /// The number of consecutive failed runs that pauses the job.
     pub pause_after_failures: Option<u32>,
-    /// Whether a run continues after the death or the stop of the daemon cut it off; otherwise it
-    /// ends as interrupted.
+    /// Whether a run that the daemon's death or stop cut off continues; else it ends as interrupted.
     pub is_resumed: bool,
     /// The task of the agent, with placeholders for `vars`.
     pub prompt: Template,
     /// Values for the placeholders of the prompt.
     pub vars: BTreeMap<String, String>,
-    /// The model that the job names; otherwise the model in the `defaults` of its own file or of
-    /// `jobs.yaml`. For `None`, see `Config::model_of`.
+    /// The model of the job, or of the `defaults` of its file; for `None`, see `Config::model_of`.
     pub model: Option<String>,
     /// How much the model may reason, in place of its own setting.
     pub reasoning_effort: Option<Effort>,

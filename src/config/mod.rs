@@ -7,6 +7,7 @@
 //! file. Only this folder reads the process environment; other code asks [`Environment`].
 
 mod builtin;
+mod call_limits;
 mod command_rule;
 mod destination;
 mod dirs;
@@ -47,6 +48,7 @@ mod web;
 mod yaml_slip;
 
 pub use builtin::Builtin;
+pub use call_limits::CallLimits;
 pub use destination::Destination;
 pub use dirs::{CONTROL_KEY, DirError, Dirs, SYSTEM_RUNTIME_DIRECTORY};
 pub use document::{Document, parse as parse_yaml};

@@ -68,6 +68,8 @@ pub(crate) struct RawSettings {
     pub(crate) models: Option<BTreeMap<String, RawModel>>,
     /// MCP servers by name; their tools are called SERVER__TOOL.
     pub(crate) mcp_servers: Option<BTreeMap<String, RawMcpServer>>,
+    /// Limits of built-in tools by name, in place of their defaults. The limits of a job cap them.
+    pub(crate) builtin_tools: Option<BTreeMap<String, RawCallLimits>>,
     /// Environment, paths, hosts and sandbox of tools.
     pub(crate) security: Option<RawSecurity>,
     /// Service behind the tool `web_search`; without this key, the tool is unavailable.
@@ -80,6 +82,21 @@ pub(crate) struct RawSettings {
     pub(crate) heartbeat: Option<RawHeartbeat>,
     /// The daemon's own log.
     pub(crate) telemetry: Option<RawTelemetry>,
+}
+
+/// Limits of the calls of a built-in tool.
+#[derive(Debug, Clone, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub(crate) struct RawCallLimits {
+    /// Timeout of one call.
+    #[schemars(regex(pattern = DURATION))]
+    pub(crate) timeout: Option<String>,
+    /// Maximum number of characters of the output that the model sees.
+    #[schemars(range(min = 100, max = 200_000))]
+    pub(crate) output_limit: Option<u64>,
+    /// Maximum number of lines of the output that the model sees.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(crate) output_lines: Option<u64>,
 }
 
 /// Ping of the daemon.

@@ -6,12 +6,10 @@
 /// `(path, keys)`: the path of an object and its reserved keys. A path begins with the kind of the
 /// file; `[]` stands for any item of a list, and `*` for any key of `models` or `mcp_servers`.
 const KEYS: &[(&str, &[&str])] = &[
-    ("config", &["server", "builtin_tools", "fleet"]),
+    ("config", &["server", "fleet"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
     ("jobs.jobs[]", &["recall", "subagents", "runs_on", "on_host_loss", "on"]),
-    ("jobs.jobs[].limits", &["output_lines"]),
-    ("tools.tools[]", &["output_lines"]),
 ];
 
 /// A name that stands for all editing tools of a model's profile in a later version. This version
@@ -80,9 +78,8 @@ mod tests {
                 None => (*key).to_owned(),
             })
         });
-        let last = |place: &str| {
-            place.rsplit('.').next().unwrap().trim_end_matches("[]").to_owned()
-        };
+        let last =
+            |place: &str| place.rsplit('.').next().unwrap().trim_end_matches("[]").to_owned();
         let values = VALUES.iter().flat_map(|(place, values)| {
             values.iter().map(move |value| format!("{}: {value}", last(place)))
         });

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use chrono_tz::Tz;
 
+use super::call_limits::CallLimits;
 use super::destination::{Heartbeat, daemon_rules};
 use super::raw::{RawLevel, RawLogFormat, RawRotate, RawSettings};
 use super::{Destination, Environment, LocalZone, Security, WebSearch};
@@ -69,6 +70,8 @@ pub struct Settings {
     pub env_allowlist: BTreeSet<String>,
     /// Security settings that apply to the tools of every job.
     pub security: Security,
+    /// Limits of built-in tools by name.
+    pub builtin_tools: BTreeMap<String, CallLimits>,
     /// The service behind `web_search`; `None` if the tool is unavailable.
     pub web_search: Option<WebSearch>,
     /// Destinations of notifications by name.
@@ -135,6 +138,7 @@ impl Settings {
             default_model: raw.default_model.clone(),
             env_allowlist,
             security: Security::from_raw(raw.security.as_ref(), environment, diagnostics),
+            builtin_tools: CallLimits::of_builtins(raw.builtin_tools.as_ref(), diagnostics),
             web_search: raw
                 .web_search
                 .as_ref()

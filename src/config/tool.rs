@@ -61,6 +61,8 @@ pub struct Tool {
     pub timeout: Option<Duration>,
     /// Characters of the output that the model sees; `None` is the job's `output_limit`.
     pub output_limit: Option<usize>,
+    /// Lines of the output that the model sees; `None` is the job's `output_lines`.
+    pub output_lines: Option<usize>,
     /// Arguments to append for the dry run of a planned call.
     pub dry_run_args: Option<Vec<String>>,
     /// How to find out whether a call that was cut off took effect.
@@ -180,6 +182,7 @@ impl Tool {
                 working_dir,
                 timeout,
                 output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
+                output_lines: raw.output_lines.and_then(|limit| usize::try_from(limit).ok()),
                 dry_run_args: raw.dry_run_args.clone(),
                 probe,
                 sandbox,

@@ -96,12 +96,18 @@ pub fn tool_context(
     };
     let profile = profile_of(config, job);
     let limits = &job.limits;
-    let shell = bash
-        .map(|program| Shell { program, timeout: profile.shell_timeout.min(limits.tool_timeout) });
+    let builtins = config.settings.builtin_tools.clone();
+    let shell_timeout = builtins.get("bash").and_then(|limits| limits.timeout);
+    let shell_timeout = match (shell_timeout, limits.tool_timeout_cap) {
+        (Some(own), cap) => cap.map_or(own, |cap| cap.min(own)),
+        (None, _) => profile.shell_timeout.min(limits.tool_timeout),
+    };
+    let shell = bash.map(|program| Shell { program, timeout: shell_timeout });
     Ok(Arc::new(ToolContext {
         working_dir,
         timeout: limits.tool_timeout,
         timeout_cap: limits.tool_timeout_cap,
+        builtins,
         redactor,
         programs: ProgramContext {
             spawner: Spawner::new(
@@ -119,6 +125,7 @@ pub fn tool_context(
             store: outputs.map(|directory| Arc::new(RunOutputs(directory)) as Arc<dyn OutputStore>),
             max_bytes: limits.max_output_bytes,
             max_characters: limits.output_limit,
+            max_lines: limits.output_lines,
         },
         access: AccessRules::new(rules, domain_rules(config, job)),
         web_search: config.settings.web_search.clone(),

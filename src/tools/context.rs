@@ -12,7 +12,7 @@ use super::environment::ExecutionEnvironment;
 use super::output::{Collector, OutputStore};
 use super::sandbox_profile::SandboxProfiles;
 use crate::agent::CallOutput;
-use crate::config::{Skill, WebSearch};
+use crate::config::{CallLimits, Skill, WebSearch};
 use crate::domain::{CallId, Image};
 use crate::gate::{DomainRules, PathRules};
 use crate::process::{HostWork, Spawner};
@@ -27,6 +27,8 @@ pub struct ToolContext {
     pub timeout: Duration,
     /// The longest timeout of a call, if the job sets one.
     pub timeout_cap: Option<Duration>,
+    /// The limits of built-in tools that the operator sets, by name.
+    pub builtins: BTreeMap<String, CallLimits>,
     /// Removes secrets from outputs.
     pub redactor: Redactor,
     pub programs: ProgramContext,
@@ -76,6 +78,8 @@ pub struct OutputContext {
     /// The job's limit on the characters of an output that the model sees, if it sets one. A limit
     /// that the tool declares can only lower it.
     pub max_characters: Option<usize>,
+    /// The same for lines.
+    pub max_lines: Option<usize>,
 }
 
 /// What tools may access.
@@ -124,19 +128,31 @@ impl ToolContext {
         self.timeout_cap.map_or(asked, |cap| cap.min(asked))
     }
 
-    /// Returns a collector for the output of a call. The model sees at most `tool_limit`
-    /// characters, which the tool's declaration sets, and at most the job's limit; without both, the
-    /// limit of `view` applies.
+    /// Returns the limits that the operator sets for a built-in tool.
+    pub(super) fn builtin(&self, name: &str) -> CallLimits {
+        self.builtins.get(name).copied().unwrap_or_default()
+    }
+
+    /// Returns the timeout of a built-in tool whose own is `default`.
+    pub(super) fn builtin_timeout(&self, name: &str, default: Duration) -> Duration {
+        self.capped(self.builtin(name).timeout.unwrap_or(default))
+    }
+
+    /// Returns a collector for the output of a call. The model sees at most the characters and lines of
+    /// `own`, which belong to the tool, and at most those of the job; without both, those of `view`.
     pub(super) fn collector<'a>(
         &'a self,
         call_id: &'a CallId,
-        tool_limit: Option<usize>,
+        own: CallLimits,
         view: ViewLimit,
     ) -> Collector<'a> {
-        let OutputContext { store, max_bytes, max_characters } = &self.outputs;
-        let limits = [tool_limit, *max_characters];
-        let characters = limits.into_iter().flatten().min().unwrap_or(view.characters);
-        let view = ViewLimit { characters, ..view };
+        let OutputContext { store, max_bytes, max_characters, max_lines } = &self.outputs;
+        let least = |own: Option<usize>, of_job: Option<usize>, default: usize| {
+            [own, of_job].into_iter().flatten().min().unwrap_or(default)
+        };
+        let characters = least(own.characters, *max_characters, view.characters);
+        let lines = least(own.lines, *max_lines, view.lines);
+        let view = ViewLimit { characters, lines, ..view };
         Collector::new(store.as_deref(), call_id, &self.redactor, view, *max_bytes)
     }
 

@@ -18,7 +18,7 @@ use crate::agent::{
     CallContext, CallOutput, CallState, PreparedCall, ToolDefinition, ToolRunner, ToolSpec,
 };
 use crate::argv::{ArgumentConditions, Names};
-use crate::config::{Expect, Tool};
+use crate::config::{CallLimits, Expect, Tool};
 use crate::domain::{Binding, CallError, Category, ErrorKind};
 use crate::gate::{Access, PathRefusal, Resource};
 use crate::process::{Exit, resolved};
@@ -197,7 +197,11 @@ impl DeclaredTool {
             program,
             env: env.into_iter().map(|(name, value)| (name.clone(), value.clone())).collect(),
             timeout,
-            characters: self.tool.output_limit,
+            limits: CallLimits {
+                timeout: None,
+                characters: self.tool.output_limit,
+                lines: self.tool.output_lines,
+            },
             category: rights,
             sandbox: &self.tool.sandbox,
         };

@@ -8,7 +8,7 @@ use sha2::{Digest as _, Sha256};
 use super::ToolContext;
 use super::output::PROGRAM_VIEW;
 use crate::agent::{CallContext, CallOutput, PreparedCall};
-use crate::config::{ToolSandbox, launch_problem};
+use crate::config::{CallLimits, ToolSandbox, launch_problem};
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::process::{Exit, HUNG_UP, HostWork, HostWorkError, ProcessSpec, SpawnFailure};
 
@@ -20,7 +20,7 @@ pub(super) struct Process<'a> {
     pub(super) env: Vec<(String, String)>,
     pub(super) timeout: Duration,
     /// Characters of the output that the model sees, if the tool's declaration sets a limit.
-    pub(super) characters: Option<usize>,
+    pub(super) limits: CallLimits,
     /// Determines the rights in the sandbox.
     pub(super) category: Category,
     pub(super) sandbox: &'a ToolSandbox,
@@ -68,7 +68,7 @@ impl Process<'_> {
             sandbox,
         };
         let spec = ctx.programs.execution.process(spec, &self.env);
-        let mut collector = ctx.collector(&context.call_id, self.characters, PROGRAM_VIEW);
+        let mut collector = ctx.collector(&context.call_id, self.limits, PROGRAM_VIEW);
         let exit = ctx
             .programs
             .spawner

@@ -328,3 +328,40 @@ call: {tool: bash, args: {command: \"echo quick\", timeout_ms: 60000}}",
     assert!(view(0).contains(note) && !view(0).contains("longer timeout"), "{}", view(0));
     assert!(view(2).contains("quick") && view(2).contains(note), "{}", view(2));
 }
+
+#[test]
+fn the_operator_sets_limits_of_built_in_tools_and_a_job_caps_them() {
+    let place = place(
+        "call: {tool: bash, args: {command: \"seq 100\"}}
+call: {tool: look}
+call: {tool: bash, args: {command: \"sleep 30\"}}",
+        "    tools: {write: [bash]}\n",
+    );
+    let limits = "builtin_tools: {bash: {timeout: 1s, output_lines: 7}}\n";
+    place.write("config.yaml", &format!("{CONFIG}{limits}"));
+    place.write(
+        "tools.yaml",
+        "version: 1\ntools: [{name: look, description: Looks, category: read, cmd: seq, args: ['100'], output_lines: 9}]\n",
+    );
+    let cut = |nth: usize| {
+        let end = &events(&place, "tool_call_end")[nth];
+        (end["truncated"]["lines"].clone(), end["error_kind"].clone())
+    };
+    place.dutyd(&["run", "j"]);
+    assert_eq!(cut(0), (json!(93), Value::Null));
+    assert_eq!(cut(1), (json!(91), Value::Null));
+    assert_eq!(cut(2).1, "timeout");
+    let jobs = "version: 1\njobs: [{name: j, prompt: Work, tools: {write: [bash]}, limits: {output_lines: 5}}]\n";
+    place.write("jobs.yaml", jobs);
+    place.dutyd(&["run", "j"]);
+    assert_eq!((cut(0).0, cut(1).0), (json!(95), json!(95)), "the job caps both");
+    for (wrong, why) in [
+        ("builtin_tools: {bsh: {timeout: 1s}}", "did you mean `bash`?"),
+        ("builtin_tools: {bash: {timeout: 0s}}", "`timeout` must be positive"),
+        ("builtin_tools: {bash: {output_lines: 0}}", "builtin_tools.bash.output_lines"),
+    ] {
+        place.write("config.yaml", &format!("{CONFIG}{wrong}\n"));
+        let refused = place.dutyd(&["validate"]);
+        assert!(refused.code == 2 && refused.stdout.contains(why), "{refused:?}");
+    }
+}

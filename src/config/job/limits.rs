@@ -54,6 +54,7 @@ impl JobChecker<'_> {
             tool_timeout,
             tool_timeout_cap: raw.tool_timeout.is_some().then_some(tool_timeout),
             output_limit: raw.output_limit.and_then(|limit| usize::try_from(limit).ok()),
+            output_lines: raw.output_lines.and_then(|limit| usize::try_from(limit).ok()),
             max_output_bytes,
             max_tmp_bytes,
             parallel_reads: count(raw.parallel_reads, defaults.parallel_reads),

@@ -324,6 +324,10 @@ pub(crate) struct RawLimits {
     /// Defaults to 30000, or to the limit of the tool.
     #[schemars(range(min = 100, max = 200_000))]
     pub(crate) output_limit: Option<u64>,
+    /// Maximum number of lines of a call's output to show to the model; a tool's own `output_lines` only lowers it.
+    /// Defaults to the limit of the tool.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(crate) output_lines: Option<u64>,
     /// Size of the part to keep from the start of a call's output; the last 1MiB is kept too.
     /// Defaults to 64MiB.
     #[schemars(regex(pattern = SIZE))]

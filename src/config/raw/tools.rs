@@ -62,6 +62,9 @@ pub(crate) struct RawTool {
     /// Maximum number of characters of the output that the model sees.
     #[schemars(range(min = 100, max = 200_000))]
     pub(crate) output_limit: Option<u64>,
+    /// Maximum number of lines of the output that the model sees. Defaults to 256.
+    #[schemars(range(min = 1, max = 100_000))]
+    pub(crate) output_lines: Option<u64>,
     /// Exit codes that mean success. Defaults to [0].
     #[schemars(length(min = 1), inner(range(min = 0, max = 255)))]
     pub(crate) success_codes: Option<Vec<i32>>,

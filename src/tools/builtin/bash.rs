@@ -114,7 +114,7 @@ impl ToolRunner for BashTool {
             program: shell.program,
             env: Vec::new(),
             timeout: self.ctx.capped(asked.map_or(shell.timeout, Duration::from_millis)),
-            characters: None,
+            limits: self.ctx.builtin("bash"),
             category: self.declared.category,
             sandbox: &ToolSandbox::default(),
         };

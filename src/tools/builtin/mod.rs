@@ -335,14 +335,15 @@ impl BuiltinTool {
     }
 }
 
-/// Stores an answer and returns the output for the transcript and the model.
+/// Stores an answer of the tool `name` and returns the output for the transcript and the model.
 fn collected(
     ctx: &ToolContext,
     context: &CallContext,
+    name: &str,
     view: ViewLimit,
     answer: Answer,
 ) -> CallOutput {
-    let mut collector = ctx.collector(&context.call_id, None, view);
+    let mut collector = ctx.collector(&context.call_id, ctx.builtin(name), view);
     let redacted = |text: String| ctx.redactor.text(&text).into_owned();
     let note = redacted(answer.note);
     let collected = collector.push(answer.text.as_bytes());
@@ -400,14 +401,15 @@ impl ToolRunner for BuiltinTool {
     async fn run(&self, call: &PreparedCall, context: &CallContext) -> CallOutput {
         let (ctx, arguments, work) = (self.ctx.clone(), call.arguments.clone(), self.kind.work);
         let cancel = context.cancel.clone();
-        let until = Instant::now() + ctx.timeout;
+        let timeout = ctx.builtin_timeout(self.kind.name, ctx.timeout);
+        let until = Instant::now() + timeout;
         // A file system that gives no answer must not hold up the run.
         let stopped = async {
             context.cancel.cancelled().await;
             tokio::time::sleep(GRACE).await;
             Err(HostWorkError::Late)
         };
-        let limit = self.ctx.timeout + GRACE;
+        let limit = timeout + GRACE;
         let host_work = &self.ctx.host_work;
         let done = host_work
             .run_within(limit, move || work(&arguments, &Work { ctx: &ctx, cancel, until }));
@@ -416,7 +418,7 @@ impl ToolRunner for BuiltinTool {
             stopped = stopped => stopped,
         };
         match done {
-            Ok(Ok(answer)) => collected(&self.ctx, context, self.kind.view, answer),
+            Ok(Ok(answer)) => collected(&self.ctx, context, self.kind.name, self.kind.view, answer),
             Ok(Err(error)) => {
                 let message = self.ctx.redactor.text(&error.message).into_owned();
                 CallOutput::of_error(&CallError::new(error.kind, message))

@@ -20,6 +20,7 @@ fn context_in(directory: &Path) -> ToolContext {
         ..PathRules::default()
     };
     ToolContext {
+        builtins: Default::default(),
         programs: ProgramContext {
             spawner: Spawner::new(Arc::new(ForkServer::of_this_binary()), None, "test"),
             env: Default::default(),
@@ -33,7 +34,12 @@ fn context_in(directory: &Path) -> ToolContext {
             shell: None,
         },
         host_work: HostWork::of("test"),
-        outputs: OutputContext { store: None, max_bytes: 1 << 20, max_characters: None },
+        outputs: OutputContext {
+            store: None,
+            max_bytes: 1 << 20,
+            max_characters: None,
+            max_lines: None,
+        },
         access: AccessRules::new(paths, Default::default()),
         working_dir,
         timeout: Duration::from_secs(60),
@@ -422,7 +428,7 @@ fn of_too_many_names_the_newest_stay_in_view() {
     let call_id = crate::domain::CallId::parse("c").unwrap();
     let context = CallContext { call_id, cancel: CancellationToken::new() };
     let answer = call(&ctx, "glob", json!({"pattern": "*", "limit": 600})).unwrap();
-    let output = collected(&ctx, &context, kind.view, answer);
+    let output = collected(&ctx, &context, kind.name, kind.view, answer);
     let lines: Vec<&str> = output.content.lines().collect();
     assert_eq!((lines[0], lines[499], lines.len()), ("f699", "f200", 502), "{}", output.content);
     assert!(lines[500].contains("100 lines were removed from the end"), "{}", lines[500]);

@@ -20,7 +20,7 @@ use crate::agent::{
     CallContext, CallOutput, CallState, PreparedCall, ToolDefinition, ToolRunner, ToolSpec,
 };
 use crate::argv::Parameters;
-use crate::config::{McpServer, McpTransport};
+use crate::config::{CallLimits, McpServer, McpTransport};
 use crate::domain::{Binding, CallError, Category, ErrorKind, Image};
 
 /// Maximum bytes of one text argument.
@@ -177,7 +177,8 @@ impl ToolRunner for McpTool {
             }
             Ok(Ok(answered)) => answered,
         };
-        let mut collector = self.ctx.collector(&context.call_id, None, PROGRAM_VIEW);
+        let mut collector =
+            self.ctx.collector(&context.call_id, CallLimits::default(), PROGRAM_VIEW);
         let collected = collector.push(text.as_bytes()).and_then(|()| collector.finish());
         let kept = self.ctx.keep_images(&context.call_id, &images);
         match collected.and_then(|collected| Ok((collected, kept?))) {

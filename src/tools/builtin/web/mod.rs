@@ -128,7 +128,10 @@ impl WebFetchTool {
         context: &CallContext,
     ) -> Result<(Answer, Option<ErrorKind>), CallError> {
         let form = asked.format.unwrap_or_default();
-        let total = asked.timeout.map_or(TIMEOUT, Duration::from_secs).min(self.ctx.timeout);
+        let default = TIMEOUT.min(self.ctx.timeout);
+        let asked_for = asked.timeout.map(Duration::from_secs);
+        let own = self.ctx.builtin_timeout(NAME, default);
+        let total = asked_for.map_or(own, |asked| self.ctx.capped(asked.min(self.ctx.timeout)));
         let accept = match form {
             Form::Markdown => "text/markdown, text/html;q=0.9, text/plain;q=0.8, */*;q=0.1",
             Form::Text => "text/plain, text/html;q=0.9, */*;q=0.1",
@@ -209,7 +212,7 @@ impl ToolRunner for WebFetchTool {
         };
         match done {
             Ok((answer, error_kind)) => {
-                let output = collected(&self.ctx, context, VIEW, answer);
+                let output = collected(&self.ctx, context, NAME, VIEW, answer);
                 CallOutput { error_kind: output.error_kind.or(error_kind), ..output }
             }
             Err(error) => failed(&self.ctx, &error),

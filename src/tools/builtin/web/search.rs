@@ -79,7 +79,7 @@ impl WebSearchTool {
         let client = reqwest::Client::builder()
             .redirect(redirect::Policy::none())
             .user_agent(concat!("dutyd/", env!("CARGO_PKG_VERSION")))
-            .timeout(TIMEOUT.min(self.ctx.timeout))
+            .timeout(self.ctx.builtin_timeout(NAME, TIMEOUT.min(self.ctx.timeout)))
             .build()
             .map_err(|error| super::fetch::failed(&error))?;
         let mut response = client
@@ -169,7 +169,7 @@ impl ToolRunner for WebSearchTool {
             Err(error) => Err(error),
         };
         match done {
-            Ok(answer) => collected(&self.ctx, context, VIEW, answer),
+            Ok(answer) => collected(&self.ctx, context, NAME, VIEW, answer),
             Err(error) => failed(&self.ctx, &error),
         }
     }
