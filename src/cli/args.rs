@@ -420,4 +420,7 @@ pub(crate) struct VerifyArgs {
     /// such as 7d
     #[arg(long, value_name = "TIME", requires = "all")]
     pub(crate) since: Option<String>,
+    /// Compare with the log lines "run ended" in this file instead of the ledger; - for standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) against: Option<PathBuf>,
 }

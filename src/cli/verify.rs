@@ -1,10 +1,13 @@
 //! `dutyd verify`: checks that records were not changed.
 
-use std::collections::BTreeSet;
+mod against;
+
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use self::against::read_ends;
 use super::args::VerifyArgs;
 use super::context::Context;
 use super::error::CliError;
@@ -24,20 +27,22 @@ use crate::store::{
 const PROGRESS: Duration = Duration::from_millis(200);
 
 pub(crate) async fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
+    let against = args.against.as_deref().map(read_ends).transpose()?;
     if args.all {
-        return all(context, args);
+        return all(context, args, against.as_ref());
     }
     let name = args.run.as_deref().unwrap_or("last");
     let source = source::find(context, Wanted::Record).await?;
     if let Some(row) = row_without_record(context, &source, name).await? {
         return Err(no_record_error(&row));
     }
-    let report: VerifyReport = match &source {
-        Source::Daemon(daemon) => {
+    let report: VerifyReport = match (&source, &against) {
+        (_, Some(ends)) => against_log(context, name, ends)?,
+        (Source::Daemon(daemon), None) => {
             let run_id = daemon.run_id(name).await?;
             daemon.client.get(&format!("/runs/{run_id}/verify"), &()).await?
         }
-        Source::Files(_) => of_files(context, name)?,
+        (Source::Files(_), None) => of_files(context, name)?,
     };
     output::value(context.form, &report, || report_text(&report))?;
     Ok(Exit::of_check(report.ok).into())
@@ -54,6 +59,28 @@ fn of_files(context: &Context, name: &str) -> Result<VerifyReport, CliError> {
     let run = context.find_run(name)?;
     let end = ends(context, |reader| reader.record_end(run.run_id().as_str()))?.flatten();
     check(&state, &run, end)
+}
+
+/// Checks a record against the log. A run that the log does not name is not checked against anything, so
+/// that is an error.
+fn against_log(
+    context: &Context,
+    name: &str,
+    ends: &BTreeMap<RunId, RecordEnd>,
+) -> Result<VerifyReport, CliError> {
+    let state = context.state();
+    if let Ok(run_id) = RunId::parse(name)
+        && state.find_run(&run_id).is_none()
+        && ends.contains_key(&run_id)
+    {
+        return Ok(missing_record(&run_id));
+    }
+    let run = context.find_run(name)?;
+    let Some(end) = ends.get(run.run_id()) else {
+        let message = format!("the log does not tell where the record of {} ends", run.run_id());
+        return Err(CliError::failed(message));
+    };
+    check(&state, &run, Some(end.clone()))
 }
 
 fn ends<T>(
@@ -85,7 +112,11 @@ fn report_text(report: &VerifyReport) -> String {
 
 /// Checks every record from `--since` on. Memory use grows only with the number of broken and
 /// missing records.
-fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
+fn all(
+    context: &Context,
+    args: &VerifyArgs,
+    against: Option<&BTreeMap<RunId, RecordEnd>>,
+) -> Result<ExitCode, CliError> {
     super::access::exists_and_readable(&context.dirs.state)?;
     let since = args.since.as_deref().map(|text| moment(text, context.clock.now())).transpose()?;
     // Run ids are ULIDs, so they sort by time.
@@ -94,16 +125,21 @@ fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
         ulid::Ulid::from_parts(millis, 0).to_string().to_ascii_lowercase()
     });
     let state = context.state();
-    let checked = ends(context, |reader| Ok(check_all(&state, Some(reader), &since)))?;
-    let report = match checked {
-        Some(report) => report?,
-        None => check_all(&state, None, &since)?,
+    let report = match against {
+        Some(ends) => check_all(&state, Some(&Known::Log(ends)), &since)?,
+        None => {
+            let check = |reader: &LedgerReader<'_>| {
+                Ok(check_all(&state, Some(&Known::Ledger(reader)), &since))
+            };
+            ends(context, check)?.unwrap_or_else(|| check_all(&state, None, &since))?
+        }
     };
     output::value(context.form, &report, || {
         let broken: String = report.broken.iter().map(report_text).collect();
         let word = if report.ok { "ok" } else { "NOT ok" };
+        let place = if against.is_some() { "log" } else { "ledger" };
         format!(
-            "{broken}{word}: {}, {} broken, {} whose end is not in the ledger\n",
+            "{broken}{word}: {}, {} broken, {} whose end is not in the {place}\n",
             output::counted(report.runs, "record"),
             report.broken.len(),
             report.without_head
@@ -112,9 +148,36 @@ fn all(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
     Ok(Exit::of_check(report.ok).into())
 }
 
+/// What tells where records end.
+enum Known<'a> {
+    Ledger(&'a LedgerReader<'a>),
+    Log(&'a BTreeMap<RunId, RecordEnd>),
+}
+
+impl Known<'_> {
+    fn end_of(&self, run_id: &RunId) -> rusqlite::Result<Option<RecordEnd>> {
+        match self {
+            Self::Ledger(reader) => reader.record_end(run_id.as_str()),
+            Self::Log(ends) => Ok(ends.get(run_id).cloned()),
+        }
+    }
+
+    /// Calls `take` with the id of each run from `since` on whose end is known.
+    fn each(&self, since: &str, mut take: impl FnMut(&str)) -> rusqlite::Result<()> {
+        match self {
+            Self::Ledger(reader) => reader.each_record_end(since, take),
+            Self::Log(ends) => {
+                let ids = ends.keys().map(RunId::as_str).filter(|id| *id >= since);
+                ids.for_each(&mut take);
+                Ok(())
+            }
+        }
+    }
+}
+
 fn check_all(
     state: &StateDir,
-    reader: Option<&LedgerReader<'_>>,
+    known: Option<&Known<'_>>,
     since: &str,
 ) -> Result<VerifyAllReport, CliError> {
     let failed =
@@ -127,7 +190,7 @@ fn check_all(
             if run.run_id().as_str() < since {
                 return true;
             }
-            let end = reader.map(|reader| reader.record_end(run.run_id().as_str())).transpose();
+            let end = known.map(|known| known.end_of(run.run_id())).transpose();
             let checked = end.map_err(failed).and_then(|end| check(state, run, end.flatten()));
             match checked {
                 Ok(one) => take(&mut report, one),
@@ -142,8 +205,8 @@ fn check_all(
     }
     // Find records that were removed entirely.
     let mut gone = BTreeSet::new();
-    if let Some(reader) = reader {
-        let each = reader.each_record_end(since, |id| {
+    if let Some(known) = known {
+        let each = known.each(since, |id| {
             gone.extend(RunId::parse(id).ok().filter(|run_id| state.find_run(run_id).is_none()));
         });
         each.map_err(failed)?;

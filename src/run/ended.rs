@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::agent::{End, SessionResult};
 use crate::domain::{Outage, Outcome, Person, RunId, SessionEnd, StopReason, Usage};
-use crate::store::RunSummary;
+use crate::store::{RecordEnd, RunSummary};
 use crate::text::answer::whole_object;
 use crate::text::redact::{Redacted, Redactor};
 
@@ -20,6 +20,8 @@ pub struct Ended {
     pub has_started_change: bool,
     /// The summary of the run; `None` if its first or its last line was not written.
     pub row: Option<RunSummary>,
+    /// The end of its record; `None` if it was not written.
+    pub record_end: Option<RecordEnd>,
     /// The models that failed its last request.
     pub outages: Vec<Outage>,
 }

@@ -56,7 +56,6 @@ pub(super) struct RunScope {
     /// temporary directory is too large.
     pub(super) stop: StopSignal,
     lock: RunLock,
-    is_resumed: bool,
     /// Why the directories of the job could not be resolved, if a file system gives no answer.
     pub(super) hangs: Option<HostWorkError>,
     servers: Servers,
@@ -83,7 +82,6 @@ impl RunScope {
         // Beside a record, a missing ledger is a lost one, so make a new ledger before the first record.
         // `finish` reports an error.
         let _ = host.ledger.get().await;
-        let is_resumed = continued.is_some();
         let (lock, row, worked, has_started_change, answer) = match continued {
             Some(Continued { lock, worked, history }) => {
                 let row = Some(history.summary().clone());
@@ -151,7 +149,6 @@ impl RunScope {
             started,
             stop,
             lock,
-            is_resumed,
             hangs,
             servers: Servers::default(),
         })
@@ -287,6 +284,7 @@ impl RunScope {
                 exit: RunExit::Suspended,
                 has_started_change: self.sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
+                record_end: None,
                 outages: Vec::new(),
             };
         }
@@ -294,8 +292,7 @@ impl RunScope {
         let answer = self.sink.precheck_answer().filter(|_| is_good);
         let facts = EndFacts {
             precheck: answer.map(|answer| (self.spec.job.name.to_string(), answer)),
-            // A run that was cut off may have cost more than its transcript says.
-            cost_micro_usd: end.cost_usd.filter(|_| !self.is_resumed).map(millionths),
+            cost_micro_usd: end.cost_usd.map(millionths),
             notice: self.spec.is_told().then(|| {
                 let job = self.spec.job.name.clone();
                 notice_of_end(&self.spec.run_id, job, &end, self.host.clock.now())
@@ -359,12 +356,13 @@ async fn finish(
                 exit: RunExit::RecordFailed,
                 has_started_change: sink.has_started_change.load(Ordering::Relaxed),
                 row: None,
+                record_end: None,
                 outages: Vec::new(),
             };
         }
     };
     let kept = match host.ledger.get().await {
-        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end, facts).await,
+        Ok(ledger) => ledger.keep_record_end(run_id.clone(), record_end.clone(), facts).await,
         Err(error) => Err(error),
     };
     // The lock file stays until the rest is complete.
@@ -393,6 +391,7 @@ async fn finish(
         exit,
         has_started_change: sink.has_started_change.load(Ordering::Relaxed),
         row,
+        record_end: Some(record_end),
         outages: Vec::new(),
     }
 }

@@ -126,6 +126,30 @@ fn parallel_runs_stay_within_the_budget_of_all_jobs_also_over_a_crash() {
     assert_eq!(place.json(&["audit"])["ok"], true);
 }
 
+#[test]
+fn a_run_that_continues_after_a_crash_keeps_only_its_cost_reserved() {
+    let (server, count) = provider(Duration::from_millis(300));
+    let place = place(&server, "budget: {max_cost_usd_per_day: 0.7}\n", "on_crash: resume");
+    let daemon = place.serve();
+    let period =
+        ["backfill", "j", "--from", "2025-11-01T00:00:00Z", "--to", "2025-11-01T09:00:00Z"];
+    assert_eq!(place.dutyd(&period).stdout, "10\n");
+    wait_until(|| count.load(Ordering::SeqCst) >= 1, || place.log());
+    daemon.signal(nix::sys::signal::Signal::SIGKILL);
+    daemon.wait();
+    let _daemon = place.serve();
+    let states = || -> Vec<String> {
+        let slots = place.json(&["slots", "j", "--until", "2025-11-02"]);
+        let slots = slots.as_array().unwrap().iter();
+        slots.map(|slot| slot["state"].as_str().unwrap().to_owned()).collect()
+    };
+    let is_open = |state: &String| state == "queued" || state == "running";
+    wait_until(|| !states().iter().any(is_open), || format!("{:?}\n{}", states(), place.log()));
+    // Five runs have spent 0.1 each when the sixth reserves 0.2.
+    let ran = states().iter().filter(|state| *state == "ran").count();
+    assert_eq!((states().len(), ran), (10, 6), "{:?}", states());
+}
+
 /// A provider that writes as much as it may: its replies have `max_tokens` tokens.
 fn talkative() -> Served {
     let answer = |axum::Json(request): axum::Json<serde_json::Value>| async move {

@@ -191,9 +191,9 @@ fn a_run_that_failed_is_a_warning_with_its_reason() {
     let _daemon = place.serve();
     assert_eq!(place.dutyd(&["run", "poor"]).code, 1);
     // A run never waits for the log, so the line can appear after `dutyd run` has returned.
-    wait_until(|| place.log().contains("run failed"), || place.log());
+    wait_until(|| place.log().contains("run ended"), || place.log());
     let log = place.log();
-    let line = log.lines().find(|line| line.contains("run failed")).unwrap();
+    let line = log.lines().find(|line| line.contains("run ended")).unwrap();
     let run_id = place.json(&["runs"])[0]["run_id"].as_str().unwrap().to_owned();
     for part in ["WARN", "job=\"poor\"", &run_id, "stop_reason=max_iterations", "error="] {
         assert!(line.contains(part), "{part}: {line}");

@@ -115,3 +115,50 @@ fn a_record_that_no_listing_holds_is_still_verified() {
     let raw = place.dutyd(&["show", &id, "--raw"]);
     assert!(raw.code == 0 && raw.stdout.contains("session_end"), "{raw:?}");
 }
+
+// proves LOG-2
+#[test]
+fn a_record_is_compared_with_the_log_that_has_left_the_machine() {
+    let place = place();
+    let daemon = place.serve();
+    let ids: Vec<String> = (0..3)
+        .map(|_| {
+            let run = place.json(&["run", "hand", "-o", "json"]);
+            run["run_id"].as_str().unwrap().to_owned()
+        })
+        .collect();
+    let ended = |log: &str| log.lines().filter(|line| line.contains("run ended")).count();
+    crate::support::wait_until(|| ended(&place.log()) == 3, || place.log());
+    drop(daemon);
+    let log = place.path().join("kept.log");
+    std::fs::write(&log, place.log()).unwrap();
+    let against = log.to_str().unwrap();
+    let verify = |arguments: &[&str]| {
+        place.dutyd(&[&["verify"], arguments, &["--against", against, "-o", "json"]].concat())
+    };
+    let all: serde_json::Value = serde_json::from_str(&verify(&["--all"]).stdout).unwrap();
+    assert_eq!(
+        (&all["ok"], &all["runs"], &all["without_head"]),
+        (&true.into(), &3.into(), &0.into())
+    );
+    assert_eq!(verify(&[&ids[0]]).code, 0);
+    // The attacker who changes a record also has the ledger.
+    std::fs::remove_file(place.state().join("ledger.db")).unwrap();
+    let directory = |id: &str| find(&place.state().join("runs"), id).unwrap();
+    let transcript = directory(&ids[0]).join("transcript.jsonl");
+    let text = std::fs::read_to_string(&transcript).unwrap();
+    let cut: Vec<&str> = text.lines().collect();
+    std::fs::write(&transcript, format!("{}\n", cut[..cut.len() - 1].join("\n"))).unwrap();
+    std::fs::remove_dir_all(directory(&ids[1])).unwrap();
+    for id in &ids[..2] {
+        let report = verify(&[id]);
+        assert_eq!(report.code, 1, "{report:?}");
+    }
+    let all: serde_json::Value = serde_json::from_str(&verify(&["--all"]).stdout).unwrap();
+    assert_eq!((&all["ok"], all["broken"].as_array().unwrap().len()), (&false.into(), 2), "{all}");
+    assert_eq!(verify(&[&ids[2]]).code, 0);
+    // A run that the log does not name is not called whole.
+    std::fs::write(&log, "").unwrap();
+    let unknown = verify(&[&ids[2]]);
+    assert!(unknown.code == 1 && unknown.stderr.contains("the log does not tell"), "{unknown:?}");
+}

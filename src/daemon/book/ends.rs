@@ -139,7 +139,7 @@ impl Book {
         moment: &Moment<'_>,
     ) -> Vec<Effect> {
         let (outcome, stop_reason) = (ended.end.outcome, ended.end.stop_reason);
-        self.note_end(&job, &run_id, &ended.end);
+        self.note_end(&job, &run_id, &ended);
         let Some(run) = self.runs.get_mut(&run_id) else { return Vec::new() };
         run.failures = 0;
         let is_stopped = run.stop.is_some();
@@ -206,16 +206,19 @@ impl Book {
         })
     }
 
-    /// Logs the end of a run, and keeps the state of its job for `status`.
-    fn note_end(&mut self, job: &JobName, run_id: &RunId, end: &SessionEnd) {
-        let SessionEnd { outcome, stop_reason, duration_ms, .. } = end;
-        let error = end.error.as_deref();
+    /// Logs the end of a run, and keeps the state of its job for `status`. `verify --against` reads the
+    /// line: `lines` and `head` stay its last fields.
+    fn note_end(&mut self, job: &JobName, run_id: &RunId, ended: &Ended) {
+        let SessionEnd { outcome, stop_reason, duration_ms, error, .. } = &*ended.end;
+        let (job_name, error) = (job.as_str(), error.as_deref());
+        let lines = ended.record_end.as_ref().map(|end| end.lines);
+        let head = ended.record_end.as_ref().map(|end| tracing::field::display(&end.hash));
         match outcome {
             Outcome::Failed | Outcome::Interrupted => {
-                tracing::warn!(job = job.as_str(), %run_id, %outcome, %stop_reason, duration_ms, error, "run failed");
+                tracing::warn!(job = job_name, %run_id, %outcome, %stop_reason, duration_ms, error, lines, head, "run ended");
             }
             _ => {
-                tracing::info!(job = job.as_str(), %run_id, %outcome, %stop_reason, duration_ms, "run ended")
+                tracing::info!(job = job_name, %run_id, %outcome, %stop_reason, duration_ms, lines, head, "run ended")
             }
         }
         self.outcomes.extend(is_good(*outcome).map(|is_good| (job.clone(), is_good)));

@@ -67,7 +67,15 @@ fn ended(run_id: &RunId, outcome: Outcome, stop_reason: StopReason, exit: RunExi
     let end = crate::domain::SessionEnd { outcome, stop_reason, ..Ended::interrupted_end("it") };
     let end = Redactor::default().clean(end, |_, _| {});
     let outages = Vec::new();
-    Ended { run_id: run_id.clone(), end, exit, has_started_change: false, row: None, outages }
+    Ended {
+        run_id: run_id.clone(),
+        end,
+        exit,
+        has_started_change: false,
+        row: None,
+        record_end: None,
+        outages,
+    }
 }
 
 fn outage(config: &Config, model: &str, at: DateTime<Utc>) -> Outage {

@@ -114,7 +114,10 @@ async fn settle(
     if let Err(error) = host.state.remove_temporary(run_id).await {
         tracing::warn!(%run_id, %error, "failed to remove the temporary directory of a run");
     }
-    host.ledger.get().await?.keep_record_end(run_id.clone(), end, facts).await?;
+    host.ledger.get().await?.keep_record_end(run_id.clone(), end.clone(), facts).await?;
+    // As the daemon logs the end of a run: `verify --against` reads the line.
+    let RecordEnd { lines, hash: head } = end;
+    tracing::info!(%run_id, lines, %head, "run ended");
     let index = host.index.get().await?;
     Ok(index.refresh(host.state.clone(), run).await?)
 }

@@ -1285,6 +1285,7 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
             exit: crate::run::RunExit::Complete,
             has_started_change: false,
             row: None,
+            record_end: None,
             outages: Vec::new(),
         };
         supervisor.on_ended(Ok(tasks::TaskEnd { run_id, result: Ok(ended) })).await;
