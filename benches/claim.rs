@@ -45,6 +45,7 @@ fn claim(due_at: DateTime<Utc>, jobs: usize) -> Claim {
         slots: (0..jobs).map(slot).collect(),
         settled: (0..jobs).map(|number| (name(number), due_at)).collect(),
         ended: None,
+        messages: Vec::new(),
     }
 }
 

@@ -126,6 +126,7 @@ impl Outbox {
             Change::EndHold { model, messages } => {
                 ledger.end_hold(model.clone(), messages.clone()).await
             }
+            Change::Tell(messages) => ledger.add_messages(messages.clone()).await,
         }
     }
 
@@ -139,7 +140,8 @@ impl Outbox {
             | Change::Running(_)
             | Change::WaitAgain(..)
             | Change::Hold { .. }
-            | Change::EndHold { .. } => false,
+            | Change::EndHold { .. }
+            | Change::Tell(_) => false,
         })
     }
 

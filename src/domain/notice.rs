@@ -30,6 +30,8 @@ pub enum NoticeEvent {
     Approval,
     /// An admin call is made.
     Admin,
+    /// Slots were missed.
+    Missed,
     /// The verdict of the job has this value now.
     Status(String),
 }
@@ -37,7 +39,7 @@ pub enum NoticeEvent {
 impl NoticeEvent {
     /// The words of the events without a value.
     pub const WORDS: &'static [&'static str] =
-        &["failed", "recovered", "succeeded", "changed", "planned", "approval", "admin"];
+        &["failed", "recovered", "succeeded", "changed", "planned", "approval", "admin", "missed"];
 
     /// Returns the event with this word; `None` if there is none.
     #[must_use]
@@ -50,6 +52,7 @@ impl NoticeEvent {
             "planned" => Self::Planned,
             "approval" => Self::Approval,
             "admin" => Self::Admin,
+            "missed" => Self::Missed,
             word => match word.strip_prefix("status:") {
                 Some(value) if !value.trim().is_empty() => Self::Status(value.trim().to_owned()),
                 _ => return None,
@@ -68,6 +71,7 @@ impl std::fmt::Display for NoticeEvent {
             Self::Planned => "planned",
             Self::Approval => "approval",
             Self::Admin => "admin",
+            Self::Missed => "missed",
             Self::Status(value) => return write!(f, "status:{value}"),
         })
     }
@@ -155,6 +159,30 @@ pub enum NoticeEvents {
 }
 
 impl NoticeRule {
+    /// Returns the messages that slots of a job were missed. `what` follows the name of the job.
+    pub fn missed<'a>(
+        rules: &'a [Self],
+        job: &'a JobName,
+        what: &'a str,
+        at: DateTime<Utc>,
+    ) -> impl Iterator<Item = (String, Message)> + 'a {
+        let rules = rules.iter().filter(|rule| rule.has_event(&NoticeEvent::Missed));
+        rules.map(move |rule| {
+            let message = Message {
+                event: NoticeEvent::Missed.to_string(),
+                job: Some(job.to_string()),
+                model: None,
+                run_id: None,
+                outcome: None,
+                verdict: None,
+                summary: format!("{job} {what}"),
+                command: format!("dutyd slots {job}"),
+                at,
+            };
+            (rule.to.clone(), message)
+        })
+    }
+
     fn has_event(&self, event: &NoticeEvent) -> bool {
         match &self.on {
             NoticeEvents::Listed(events) => events.contains(event),

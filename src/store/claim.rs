@@ -3,9 +3,10 @@
 use chrono::{DateTime, Utc};
 use rusqlite::{Connection, named_params, params};
 
+use super::message_rows;
 use super::request;
 use super::run_summary::QueuedRun;
-use crate::domain::{JobName, Origin, RunId, SlotKey, SlotTime, StopReason};
+use crate::domain::{JobName, Message, Origin, RunId, SlotKey, SlotTime, StopReason};
 
 /// The disposition of a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
@@ -131,6 +132,8 @@ pub struct Claim {
     pub settled: Vec<(JobName, DateTime<Utc>)>,
     /// Queued runs that the claim ends.
     pub ended: Option<EndedRuns>,
+    /// Messages about the slots, each with the name of its destination.
+    pub messages: Vec<(String, Message)>,
 }
 
 /// Queued runs that end before they begin.
@@ -174,6 +177,7 @@ pub(super) fn write_claim(
     if let Some(ended) = &claim.ended {
         end_runs(transaction, ended, now)?;
     }
+    message_rows::insert(transaction, &claim.messages)?;
     let mut insert = transaction.prepare_cached(
         "INSERT INTO slots VALUES (:job, :epoch, :due_at, :state, :run_id, :decided_at, :reason, :zone, :digest,
              :until, :count, :is_backfill)

@@ -5,7 +5,7 @@ use rusqlite::{Row, params};
 
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
-use super::messages::{insert, json, parsed};
+use super::message_rows::{insert, json, parsed};
 use super::slot_rows::time;
 use crate::domain::{Hold, Message};
 

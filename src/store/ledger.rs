@@ -124,7 +124,12 @@ impl Ledger {
     ///
     /// *Errors*: [`DbError`]; the ledger is then unchanged.
     pub async fn claim(&self, claim: Claim, now: DateTime<Utc>) -> Result<Vec<bool>, DbError> {
-        self.write(move |transaction| write_claim(transaction, &claim, now)).await
+        let has_messages = !claim.messages.is_empty();
+        let claimed = self.write(move |transaction| write_claim(transaction, &claim, now)).await;
+        if has_messages {
+            self.wake_notifier();
+        }
+        claimed
     }
 
     /// Writes the disposition of a run's slots, unless it is final already.

@@ -11,11 +11,10 @@ use std::collections::BTreeMap;
 use chrono::{DateTime, Utc};
 use rusqlite::types::{Type, Value as Cell};
 use rusqlite::{Connection, OptionalExtension as _, Row, params};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use super::db::DbError;
 use super::ledger::{Ledger, LedgerReader};
+use super::message_rows::{insert, json, parsed};
 use super::slot_rows::{run_id_of, time};
 use crate::domain::{Acknowledgement, JobState, Message, NoticeRule, RunId, RunNotice};
 
@@ -363,19 +362,6 @@ pub(super) fn tell_of_run(
     insert(transaction, &messages)
 }
 
-pub(super) fn insert(
-    transaction: &Connection,
-    messages: &[(String, Message)],
-) -> rusqlite::Result<()> {
-    let mut insert = transaction.prepare_cached(
-        "INSERT INTO messages (destination, created_at, message) VALUES (?1, ?2, ?3)",
-    )?;
-    for (destination, message) in messages {
-        insert.execute(params![destination, message.at.timestamp_millis(), json(message)?])?;
-    }
-    Ok(())
-}
-
 fn remove(transaction: &Connection, id: i64) -> rusqlite::Result<()> {
     transaction.prepare_cached("DELETE FROM messages WHERE id = ?1")?.execute([id]).map(drop)
 }
@@ -386,19 +372,6 @@ fn waiting(row: &Row<'_>) -> rusqlite::Result<WaitingMessage> {
         Err(error) => (DateTime::UNIX_EPOCH, Err(error.to_string())),
     };
     Ok(WaitingMessage { id: row.get(0)?, created_at, message })
-}
-
-/// Reads JSON from a cell of any type: a damaged one must not hold up what else is written.
-pub(super) fn parsed<T: DeserializeOwned>(cell: Cell) -> Result<T, String> {
-    match cell {
-        Cell::Text(text) => serde_json::from_str(&text).map_err(|error| error.to_string()),
-        other => Err(format!("a cell of type {} instead of text", other.data_type())),
-    }
-}
-
-pub(super) fn json(value: &impl Serialize) -> rusqlite::Result<String> {
-    serde_json::to_string(value)
-        .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))
 }
 
 #[cfg(test)]

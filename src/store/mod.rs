@@ -26,6 +26,7 @@ mod losses;
 mod lost;
 mod lost_runs;
 mod measure;
+mod message_rows;
 mod messages;
 mod pauses;
 mod plans;

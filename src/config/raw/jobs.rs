@@ -47,7 +47,7 @@ pub(crate) struct RawNotify {
     /// Name of a destination in `notifications` of config.yaml.
     #[schemars(required)]
     pub(crate) to: Option<String>,
-    /// Events: failed, recovered, succeeded, changed, planned, approval, admin, or status:VALUE. Not for a ping, which is sent at the
+    /// Events of a job: failed, recovered, succeeded, changed, planned, approval, admin, missed, or status:VALUE; of the daemon: unavailable, degraded, recovered. Not for a ping, which is sent at the
     /// start, the success and the failure of each run.
     pub(crate) on: Option<Vec<String>>,
 }

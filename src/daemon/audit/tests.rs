@@ -45,7 +45,7 @@ impl Bench {
             .unwrap();
         let slots = dues.iter().map(|due| slot("j", at(due))).collect();
         let settled = vec![(JobName::parse("j").unwrap(), at("05:00:00"))];
-        ledger.claim(Claim { slots, settled, ended: None }, at("05:00:01")).await.unwrap();
+        ledger.claim(Claim { slots, settled, ..Claim::default() }, at("05:00:01")).await.unwrap();
         Self { ledger, _temp: temp }
     }
 

@@ -115,6 +115,8 @@ pub(in crate::daemon) enum Change {
         model: String,
         messages: Vec<(String, Message)>,
     },
+    /// These messages wait for delivery; each has the name of a destination.
+    Tell(Vec<(String, Message)>),
 }
 
 /// The next attempt of a run, for the ledger.

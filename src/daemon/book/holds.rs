@@ -33,6 +33,12 @@ impl OnHold {
         Self { hold, is_over: false, probe: None }
     }
 
+    /// Makes the hold last after another failure.
+    fn fail_again(&mut self, outage: Outage) {
+        self.hold = self.hold.again(outage);
+        (self.is_over, self.probe) = (false, None);
+    }
+
     /// Tells whether runs wait for the model.
     fn is_waited_for(&self) -> bool {
         self.hold.answered_at.is_none()
@@ -46,6 +52,8 @@ pub(super) struct Holds {
     /// When to look whether each waiting run has waited for too long. A run that has left the queue stays
     /// here until then.
     deadlines: BTreeSet<(DateTime<Utc>, RunId)>,
+    /// The jobs of which a missed slot was told.
+    missed: BTreeSet<JobName>,
 }
 
 /// Returns the names of the model of a job and of its fallbacks, in order.
@@ -254,7 +262,7 @@ impl Book {
                 }
                 Some(of) if of.hold.answered_at.is_some_and(|at| at > outage.at) => continue,
                 Some(of) => {
-                    *of = OnHold::new(of.hold.again(outage));
+                    of.fail_again(outage);
                     of.hold.clone()
                 }
                 None => {
@@ -283,7 +291,7 @@ impl Book {
             let of = of.filter(|of| of.hold.settings == outage.settings);
             let is_probe = |of: &OnHold| of.probe.as_ref().is_some_and(|id| id.as_str() == run_id);
             if let Some(of) = of.filter(|of| is_probe(of)) {
-                *of = OnHold::new(of.hold.again(outage));
+                of.fail_again(outage);
                 tracing::warn!(run_id, "{}", of.hold.describe(moment.now));
                 effects.push(keep(&of.hold));
             }
@@ -303,6 +311,9 @@ impl Book {
     /// Opens the holds that are over, ends the outages that are over, and ends the slots that have waited
     /// for too long.
     pub(super) fn tick_holds(&mut self, moment: &Moment<'_>) -> Vec<Effect> {
+        if self.held().next().is_none() {
+            self.holds.missed.clear();
+        }
         let mut effects = Vec::new();
         let mut is_changed = false;
         for of in self.holds.models.values_mut() {
@@ -331,6 +342,7 @@ impl Book {
     /// Ends the slots that have waited for longer than their jobs catch up.
     fn miss_held(&mut self, moment: &Moment<'_>) -> Vec<Effect> {
         let mut missed: BTreeMap<String, Vec<RunId>> = BTreeMap::new();
+        let mut told = Vec::new();
         while let Some((at, run_id)) = self.holds.deadlines.first().cloned()
             && at <= moment.now
         {
@@ -355,6 +367,11 @@ impl Book {
                 causes.join("; ")
             );
             tracing::warn!(job = job.name.as_str(), %run_id, reason, "a slot is missed");
+            // Of each job once, until no model is on hold.
+            if self.holds.missed.insert(job.name.clone()) {
+                let what = format!("has missed a slot: it {reason}");
+                told.extend(NoticeRule::missed(&job.notify, &job.name, &what, moment.now));
+            }
             missed.entry(reason).or_default().push(run_id);
         }
         let mut effects = Vec::new();
@@ -365,6 +382,9 @@ impl Book {
             let (state, stop_reason) = (SlotState::Missed, StopReason::ProviderUnavailable);
             let ended = EndedRuns { runs, state, stop_reason, reason };
             effects.push(Effect::Keep(Change::EndWaiting(ended)));
+        }
+        if !told.is_empty() {
+            effects.push(Effect::Keep(Change::Tell(told)));
         }
         effects
     }

@@ -210,7 +210,8 @@ impl Supervisor {
             reason: SUPERSEDED.to_owned(),
         });
         self.config.send_replace(config.clone());
-        let adopted = self.adopt_schedules(Claim { slots, settled, ended }, now).await;
+        let adopted =
+            self.adopt_schedules(Claim { slots, settled, ended, ..Claim::default() }, now).await;
         if let Err(error) = adopted {
             self.config.send_replace(old_config);
             self.outbox.ledger_failed(&error);

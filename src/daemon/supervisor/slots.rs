@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::carry_out::new_run_id;
-use super::spans::merge;
+use super::spans::{count_of, merge};
 use super::{CLAIM_BATCH, Input, REPEAT_WINDOW, Supervisor};
 use crate::config::{Config, Job, Overlap};
 use crate::daemon::book::Waiting;
@@ -13,7 +13,8 @@ use crate::daemon::disposition::{Cause, Disposition, DueSlot, JobState, decide};
 use crate::daemon::rules::{ignores_overlap, waits_for};
 use crate::daemon::views::starts_at;
 use crate::domain::{
-    Epoch, JobName, Origin, Person, RunId, SlotKey, SlotTime, StopReason, Trigger,
+    Epoch, JobName, Message, NoticeRule, Origin, Person, RunId, SlotKey, SlotTime, StopReason,
+    Trigger,
 };
 use crate::schedule::Schedule;
 use crate::store::{AdoptedSchedule, Claim, DbError, EndedRuns, Slot, SlotState, Span};
@@ -110,7 +111,8 @@ impl Supervisor {
         let settled = self.settled_by(&slots);
         let queued = slots.iter().map(|slot| slot.queued.as_ref().map(|run| run.run_id.clone()));
         let queued: Vec<Option<RunId>> = queued.collect();
-        let claimed = self.claim(Claim { slots, settled, ended }, now).await?;
+        let messages = self.messages_of_missed(&slots, now);
+        let claimed = self.claim(Claim { slots, settled, ended, messages }, now).await?;
         self.act(Input::EndedUnbegun(replaced)).await;
         let lost = queued.into_iter().zip(claimed).filter(|(_, claimed)| !claimed);
         let lost: HashSet<RunId> = lost.filter_map(|(run_id, _)| run_id).collect();
@@ -120,6 +122,30 @@ impl Supervisor {
         runs.sort_by_key(|run| run.origin.due_at());
         self.act(Input::Queued(runs)).await;
         Ok(())
+    }
+
+    /// Returns the messages about the missed slots, one for each job and destination.
+    fn messages_of_missed(&self, slots: &[Slot], now: DateTime<Utc>) -> Vec<(String, Message)> {
+        let config = self.config.borrow();
+        let mut missed: BTreeMap<&JobName, Vec<&Slot>> = BTreeMap::new();
+        for slot in slots.iter().filter(|slot| slot.state == SlotState::Missed) {
+            missed.entry(&slot.key.job).or_default().push(slot);
+        }
+        let mut messages = Vec::new();
+        for (job, slots) in missed {
+            let (Some(first), Some(last)) = (slots.first(), slots.last()) else { continue };
+            let rules = config.jobs.get(job).map_or(&[][..], |job| &job.notify);
+            let count: usize = slots.iter().map(|slot| count_of(slot)).sum();
+            let until = last.span.map_or(last.key.time.due_at, |span| span.until);
+            let minute = |at: DateTime<Utc>| at.format("%Y-%m-%d %H:%M UTC").to_string();
+            let when = match first.key.time.due_at {
+                only if only == until => format!("its slot of {}", minute(until)),
+                first => format!("{count} slots from {} to {}", minute(first), minute(until)),
+            };
+            let what = format!("has missed {when}: {}", last.reason);
+            messages.extend(NoticeRule::missed(rules, job, &what, now));
+        }
+        messages
     }
 
     /// Decides the due times of a job; empty if the job has no schedule.
@@ -252,7 +278,7 @@ impl Supervisor {
         now: DateTime<Utc>,
     ) -> Result<(), DbError> {
         let settled = self.settled_by(&slots);
-        self.claim(Claim { slots, settled, ended: None }, now).await.map(drop)
+        self.claim(Claim { slots, settled, ..Claim::default() }, now).await.map(drop)
     }
 
     /// Returns the time up to which each job of `batch` is settled in this epoch: every due time up

@@ -72,7 +72,7 @@ pub(super) fn merge(slots: Vec<Slot>, schedule: &Schedule) -> Vec<Slot> {
     merged
 }
 
-fn count_of(slot: &Slot) -> usize {
+pub(super) fn count_of(slot: &Slot) -> usize {
     slot.span.map_or(1, |span| span.count as usize)
 }
 

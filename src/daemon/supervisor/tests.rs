@@ -1293,6 +1293,42 @@ jobs: [{name: j, schedule: '0 * * * *', retry: {max_attempts: 2, backoff: 10m}, 
     }
 }
 
+#[tokio::test]
+async fn missed_slots_are_told_once_for_each_downtime() {
+    use crate::domain::{NoticeEvent, NoticeEvents, NoticeRule};
+    let mut bench = bench(HOURLY, "2026-05-04T00:30:00Z", temp()).await;
+    bench.starts_nothing();
+    bench.supervisor.config.send_modify(|config| {
+        let config = Arc::make_mut(config);
+        for job in config.jobs.values_mut() {
+            let on = NoticeEvents::Listed(vec![NoticeEvent::Missed]);
+            let rule = NoticeRule { to: "ops".into(), on, knows_outage: false };
+            Arc::make_mut(job).notify = vec![rule];
+        }
+    });
+    let told = async |bench: &Bench| {
+        let ledger = bench.supervisor.parts.ledger.clone();
+        let next = ledger.read(|reader| reader.next_message("ops")).await.unwrap()?;
+        ledger.record_delivery("ops".into(), next.id).await.unwrap();
+        Some(next.message.unwrap())
+    };
+    bench.goes("2026-05-04T01:00:00Z").await;
+    assert_eq!(told(&bench).await, None);
+    // The machine sleeps. The window is an hour.
+    bench.goes("2026-05-04T06:30:00Z").await;
+    let message = told(&bench).await.unwrap();
+    let expected = "hourly has missed 4 slots from 2026-05-04 02:00 UTC to 2026-05-04 05:00 UTC: ";
+    assert!(message.summary.starts_with(expected), "{message:?}");
+    assert_eq!(
+        (message.event.as_str(), message.command.as_str()),
+        ("missed", "dutyd slots hourly")
+    );
+    assert_eq!(told(&bench).await, None);
+    bench.goes("2026-05-04T09:00:00Z").await;
+    let message = told(&bench).await.unwrap();
+    assert!(message.summary.contains("its slot of 2026-05-04 07:00 UTC"), "{message:?}");
+}
+
 // proves CRON-8
 #[tokio::test]
 async fn a_clock_that_is_a_year_ahead_twice_costs_no_year_of_slots() {

@@ -74,6 +74,7 @@ impl Disk {
                 self.holds.remove(model);
                 self.messages.extend(messages.iter().map(|(_, message)| message.clone()));
             }
+            Change::Tell(_) => {}
             Change::Retry(next) => {
                 let NextAttempt { failed, queued, reason } = &**next;
                 for row in

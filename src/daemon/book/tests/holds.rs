@@ -20,7 +20,7 @@ notify: [{to: ops, on: [unavailable, recovered]}]
 
 const JOBS: &str = "version: 1
 jobs:
-  - {name: x, catchup_window: 30m, prompt: x}
+  - {name: x, catchup_window: 30m, prompt: x, notify: [{to: ops, on: [missed]}]}
   - {name: y, catchup_window: 1d, prompt: x}
   - {name: z, model: ab, catchup_window: 1d, prompt: x, notify: [{to: ops, on: [failed]}]}
 ";
@@ -81,6 +81,9 @@ impl Bench {
             Change::EndHold { model, messages } => {
                 self.told.extend(messages.into_iter().map(|(_, message)| message.event));
                 self.holds.remove(&model);
+            }
+            Change::Tell(messages) => {
+                self.told.extend(messages.into_iter().map(|(_, message)| message.event));
             }
             Change::EndWaiting(ended) => {
                 assert_eq!(ended.state, SlotState::Missed);
@@ -229,6 +232,11 @@ fn a_slot_that_waits_for_too_long_is_missed_with_the_model_and_the_cause() {
     );
     assert!(reason.ends_with(": HTTP 503"), "{reason}");
     assert!(bench.book.get(&other).is_none() && bench.book.get(&long).is_some());
+    let third = bench.due("x");
+    bench.after(0);
+    bench.after(40 * 60);
+    assert!(bench.book.get(&third).is_none());
+    assert_eq!(bench.told, ["unavailable", "missed"], "of each job once in an outage");
 }
 
 #[test]

@@ -218,6 +218,7 @@ fn change_words(change: &Change) -> String {
         }
         Change::Hold { hold, .. } => format!("hold {}", hold.model),
         Change::EndHold { model, .. } => format!("end hold {model}"),
+        Change::Tell(messages) => format!("tell {}", messages.len()),
     }
 }
 
