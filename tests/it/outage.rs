@@ -86,7 +86,7 @@ impl Bench {
             "timezone: UTC
 max_concurrent_runs: 4
 models:
-  m: {{provider: openai_chat, model: x, base_url: 'http://{0}/v1', api_key: of-the-test, stream: false, timeout: 1s, max_retries: 0}}
+  m: {{provider: openai_chat, model: x, base_url: 'http://{0}/v1', api_key: of-the-test, stream: false, timeout: 4s, max_retries: 0}}
 notifications: {{ops: {{type: webhook, url: 'http://{0}/hook'}}}}
 notify: [{{to: ops, on: [unavailable, degraded, recovered]}}]
 ",

@@ -168,12 +168,7 @@ fn errors_are_counted_once_there_are_thousands() {
 fn a_later_key_is_never_read_and_ignored() {
     for (file, text, word) in [
         ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, recall: 1}\n", "recall"),
-        ("config.yaml", "builtin_tools: {}\n", "builtin_tools"),
-        (
-            "tools.yaml",
-            "version: 1\ntools:\n  - {name: a, description: d, category: read, cmd: df, output_lines: 9}\n",
-            "output_lines",
-        ),
+        ("config.yaml", "server: {}\n", "server"),
     ] {
         let mut files = vec![
             ("config.yaml", CONFIG),
