@@ -73,10 +73,14 @@ pub(crate) async fn ack(context: &Context, args: &AckArgs) -> Result<ExitCode, C
     let path = format!("/jobs/{}/ack", path_segment(&args.job));
     let body = json!({"until": until});
     let answer: Value = Client::require(context)?.post(&path, &body).await?;
+    let Some(state) = answer.get("state").and_then(Value::as_str) else {
+        return Err(CliError::failed("the answer of the daemon does not tell the state"));
+    };
     output::value(context.form, &answer, || {
-        let state = answer.get("state").and_then(Value::as_str).unwrap_or_default();
-        let end = until.map(|until| until.format(", or until %Y-%m-%d %H:%M:%S UTC").to_string());
-        let end = end.unwrap_or_default();
+        let end = match until {
+            Some(until) => until.format(", or until %Y-%m-%d %H:%M:%S UTC").to_string(),
+            None => String::new(),
+        };
         format!("{}: the state `{state}` is silenced until it changes{end}\n", args.job)
     })?;
     Ok(ExitCode::SUCCESS)

@@ -29,7 +29,7 @@ impl CallLimits {
         for (name, raw) in raw.into_iter().flatten() {
             let here = format!("/builtin_tools/{}", pointer_segment(name));
             if Builtin::find(name).is_none() {
-                let error = Diagnostic::new(&here, format!("there is no built-in tool `{name}`"));
+                let error = Diagnostic::new(&here, format!("unknown built-in tool `{name}`"));
                 let near = nearest(name, Builtin::all().map(|tool| tool.name));
                 diagnostics.errors.push(match near {
                     Some(near) => error.with_hint(format!("did you mean `{near}`?")),

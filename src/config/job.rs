@@ -262,7 +262,7 @@ pub struct Job {
     pub working_dir: Option<PathBuf>,
     /// Trees that the job may use in addition to its working directory.
     pub allowed_paths: Vec<PathBuf>,
-    /// Hosts that `web_fetch` and `format: url` may name, besides those in `config.yaml`.
+    /// Hosts for `web_fetch` and `format: url`, in addition to those in `config.yaml`.
     pub allowed_domains: Vec<AllowedHost>,
     /// How strictly the kernel sandboxes the job's tools.
     pub sandbox: SandboxMode,

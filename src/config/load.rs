@@ -413,9 +413,11 @@ impl Loader<'_> {
                 if !self.set.is_partial && job.model.is_none() && settings.default_model.is_none() {
                     self.no_model(names.models, document, &pointer, &job);
                 }
-                let model = job.model.as_ref().or(settings.default_model.as_ref());
+                let named = job.model.as_ref().or(settings.default_model.as_ref());
+                let only = || models.values().next().filter(|_| models.len() == 1);
+                let model = named.map_or_else(only, |name| models.get(name));
                 self.check_cost(models, model, document, &pointer, &job);
-                self.check_effort(models, model, document, &pointer, &job);
+                self.check_effort(model, document, &pointer, &job);
                 jobs.insert(job.name.clone(), Arc::new(job));
             }
         }

@@ -110,14 +110,11 @@ impl Loader<'_> {
     /// its own.
     pub(super) fn check_effort(
         &self,
-        models: &BTreeMap<String, Arc<Model>>,
-        model: Option<&String>,
+        model: Option<&Arc<Model>>,
         document: &Document,
         pointer: &str,
         job: &Job,
     ) {
-        let only = || models.values().next().filter(|_| models.len() == 1);
-        let model = model.map_or_else(only, |name| models.get(name));
         let effort = model.zip(job.reasoning_effort);
         if let Some(message) = effort.and_then(|(model, effort)| model.why_effort_refused(effort)) {
             self.error(document.error(&format!("{pointer}/reasoning_effort"), message));
@@ -128,7 +125,7 @@ impl Loader<'_> {
     pub(super) fn check_cost(
         &self,
         models: &BTreeMap<String, Arc<Model>>,
-        model: Option<&String>,
+        model: Option<&Arc<Model>>,
         document: &Document,
         pointer: &str,
         job: &Job,
@@ -136,8 +133,7 @@ impl Loader<'_> {
         if job.limits.max_cost_usd.is_none() {
             return;
         }
-        let only = || models.values().next().filter(|_| models.len() == 1);
-        let Some(model) = model.map_or_else(only, |name| models.get(name)) else { return };
+        let Some(model) = model else { return };
         let fallbacks = model.fallback.iter().filter_map(|name| models.get(name));
         for model in std::iter::once(model).chain(fallbacks) {
             let report = |message: String| {

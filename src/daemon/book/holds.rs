@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use chrono::{DateTime, TimeDelta, Utc};
 
 use super::effect::{Change, Effect};
+use super::starts::job_of;
 use super::{Admission, Book, Entry, Kind, Moment, Phase};
 use crate::agent::{HeardOfModels, last_model};
 use crate::config::{Config, Job, Provider};
@@ -67,22 +68,12 @@ fn models_of<'a>(config: &'a Config, job: Option<&'a Job>) -> impl Iterator<Item
 /// Returns the models that a queued run may ask, in order. One that continues begins with the model that
 /// answered last or took over.
 fn models_of_run<'a>(config: &'a Config, run: &'a Entry) -> Vec<&'a str> {
-    match &run.phase {
-        Phase::Queued { resumed: Some(run), .. } => {
-            let models: Vec<_> = models_of(&run.spec.config, Some(&run.spec.job)).collect();
-            let last = last_model(&run.resumption.history.events);
-            let at = models.iter().position(|model| Some(*model) == last);
-            models.into_iter().skip(at.unwrap_or(0)).collect()
-        }
-        Phase::Delayed { .. }
-        | Phase::Queued { resumed: None, .. }
-        | Phase::Active { .. }
-        | Phase::Open { .. }
-        | Phase::Settling(_) => {
-            let job = run.job.as_ref().and_then(|job| config.jobs.get(job));
-            models_of(config, job.map(AsRef::as_ref)).collect()
-        }
-    }
+    let (config, job) = job_of(config, run);
+    let models: Vec<&str> = models_of(config, job).collect();
+    let Phase::Queued { resumed: Some(run), .. } = &run.phase else { return models };
+    let last = last_model(&run.resumption.history.events);
+    let at = models.iter().position(|model| Some(*model) == last);
+    models.into_iter().skip(at.unwrap_or(0)).collect()
 }
 
 impl Holds {
@@ -90,7 +81,7 @@ impl Holds {
     pub(super) fn admission(&self, config: &Config, run: &Entry) -> Option<Admission> {
         let models = models_of_run(config, run);
         let is_requested = run.origin.as_ref().is_some_and(|of| of.trigger == Trigger::Manual);
-        if is_requested || !models.iter().any(|model| self.is_held(model)) {
+        if is_requested || !models.iter().any(|model| self.held(model).is_some()) {
             return Some(Admission::of_model(models.first().map_or("", |model| *model)));
         }
         let mut admission = Admission::default();
@@ -107,8 +98,9 @@ impl Holds {
         (!admission.model.is_empty()).then_some(admission)
     }
 
-    fn is_held(&self, model: &str) -> bool {
-        self.models.get(model).is_some_and(OnHold::is_waited_for)
+    /// Returns the hold of a model for which runs wait.
+    fn held(&self, model: &str) -> Option<&Hold> {
+        self.models.get(model).filter(|of| of.is_waited_for()).map(|of| &of.hold)
     }
 
     /// Notes that a run begins to ask a model again.
@@ -135,8 +127,7 @@ impl Holds {
             }
             (None, _) => Vec::new(),
         };
-        let held = models.into_iter().filter_map(|model| self.models.get(model));
-        held.filter(|of| of.is_waited_for()).map(|of| &of.hold).collect()
+        models.into_iter().filter_map(|model| self.held(model)).collect()
     }
 }
 
@@ -184,12 +175,9 @@ impl Book {
 
     /// Returns the holds of a job that all its models are on; empty if one of them is not.
     pub(in crate::daemon) fn holds_of(&self, config: &Config, job: &Job) -> Vec<&Hold> {
-        let held = |model| self.holds.models.get(model).filter(|of| of.is_waited_for());
-        let models = || models_of(config, Some(job));
-        if !models().all(|model| self.holds.is_held(model)) {
-            return Vec::new();
-        }
-        models().filter_map(held).map(|of| &of.hold).collect()
+        let holds = models_of(config, Some(job)).map(|model| self.holds.held(model));
+        let all: Option<Vec<&Hold>> = holds.collect();
+        all.into_iter().flatten().collect()
     }
 
     /// Returns the models on hold for which a queued run waits.
@@ -198,11 +186,11 @@ impl Book {
         if self.holds.admission(config, run).is_some() {
             return None;
         }
-        let held = |model| self.holds.models.get(model).filter(|of| of.is_waited_for());
-        let holds = models_of_run(config, run).into_iter().filter_map(held);
-        let tell = |of: &OnHold| {
-            let until = of.hold.until.format("%H:%M:%S UTC");
-            format!("the model `{}`, on hold until {until}", of.hold.model)
+        let models = models_of_run(config, run).into_iter();
+        let holds = models.filter_map(|model| self.holds.held(model));
+        let tell = |hold: &Hold| {
+            let until = hold.until.format("%H:%M:%S UTC");
+            format!("the model `{}`, on hold until {until}", hold.model)
         };
         Some(holds.map(tell).collect::<Vec<_>>().join(" and "))
     }

@@ -88,15 +88,21 @@ pub(in crate::daemon) fn model_of<'a>(config: &'a Config, job: Option<&'a Job>) 
 
 /// Returns the name of the model of a queued run; empty if it has none.
 pub(super) fn model_of_run<'a>(config: &'a Config, run: &'a Entry) -> &'a str {
+    let (config, job) = job_of(config, run);
+    model_of(config, job)
+}
+
+/// Returns the job of a run and its configuration. A run that continues keeps its own.
+pub(super) fn job_of<'a>(config: &'a Config, run: &'a Entry) -> (&'a Config, Option<&'a Job>) {
     match &run.phase {
-        Phase::Queued { resumed: Some(run), .. } => model_of(&run.spec.config, Some(&run.spec.job)),
+        Phase::Queued { resumed: Some(run), .. } => (&run.spec.config, Some(&run.spec.job)),
         Phase::Delayed { .. }
         | Phase::Queued { resumed: None, .. }
         | Phase::Active { .. }
         | Phase::Open { .. }
         | Phase::Settling(_) => {
             let job = run.job.as_ref().and_then(|job| config.jobs.get(job));
-            model_of(config, job.map(AsRef::as_ref))
+            (config, job.map(AsRef::as_ref))
         }
     }
 }
