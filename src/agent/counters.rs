@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use super::model::ModelReply;
 use crate::catalogue::{CacheWrites, Price};
-use crate::domain::{DroppedParameter, Event, Turn, Usage};
+use crate::domain::{DroppedParameter, Event, ToolResult, Turn, Usage};
 use crate::gate::Spent;
 
 /// Characters per token, to estimate text whose tokens no provider has counted. Each byte of the
@@ -183,6 +183,22 @@ impl Counters {
         charge
     }
 
+    /// Returns how many characters shorter a history becomes when `stub` replaces a result.
+    pub(crate) fn saved_by(result: &ToolResult, stub: &str) -> usize {
+        let images = result.images.len() * CHARACTERS_PER_IMAGE;
+        (result.content.len() + images).saturating_sub(stub.len())
+    }
+
+    /// Subtracts tokens of the turn at this index that the history has lost, if a provider has counted
+    /// that turn.
+    pub(crate) fn forget(&mut self, turn: usize, tokens: u64) {
+        if let Some((counted, len)) = &mut self.counted
+            && turn < *len
+        {
+            *counted = counted.saturating_sub(tokens);
+        }
+    }
+
     /// Estimates the tokens of a request with this history. `characters_per_token` is `None` if it is
     /// unknown for the model.
     pub(crate) fn estimate(
@@ -205,13 +221,14 @@ fn tokens(characters: usize) -> u64 {
     (characters as u64).div_ceil(CHARACTERS_PER_TOKEN)
 }
 
+/// Estimates the tokens of a text. `characters_per_token` is `None` if it is unknown for the model.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,
     clippy::cast_sign_loss,
     reason = "a text is far smaller than 2^52 characters"
 )]
-fn tokens_of(characters: usize, characters_per_token: Option<f64>) -> u64 {
+pub(super) fn tokens_of(characters: usize, characters_per_token: Option<f64>) -> u64 {
     match characters_per_token.filter(|count| *count > 0.0) {
         Some(characters_per_token) => (characters as f64 / characters_per_token).ceil() as u64,
         None => tokens(characters),

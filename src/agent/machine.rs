@@ -10,6 +10,7 @@ mod limits;
 mod malformed;
 mod outcome;
 mod reply;
+mod window;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

@@ -34,7 +34,7 @@ pub use machine::{Action, End, Input, Machine, Step};
 pub use model::{
     Claim, DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
 };
-pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, system_prompt};
+pub use prompt::{GitFacts, PromptFacts, SystemPrompt, ToolFacts, configured_part, system_prompt};
 pub use rebuild::{RebuildError, Rebuilt, Sources, rebuild};
 pub use recorded::{RecordedStart, last_model};
 pub use rules::{ModelFacts, Rules};

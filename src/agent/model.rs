@@ -82,6 +82,8 @@ pub enum ErrorClass {
     BadRequest,
     /// The model or the address does not exist.
     NotFound,
+    /// The model takes no tools.
+    ToolsRejected,
     /// The prompt is longer than the model's window.
     ContextLength,
     RateLimit,
@@ -113,6 +115,7 @@ impl ErrorClass {
             Self::Auth => "auth",
             Self::BadRequest => "bad_request",
             Self::NotFound => "not_found",
+            Self::ToolsRejected => "tools_rejected",
             Self::ContextLength => "context_length",
             Self::RateLimit => "rate_limit",
             Self::QuotaExhausted => "quota_exhausted",
@@ -134,7 +137,7 @@ impl ErrorClass {
         use ErrorClass::{
             Auth, BadRequest, BadToolGeneration, Certificate, ContextLength, Loading,
             MalformedResponse, Network, NotFound, Overloaded, QuotaExhausted, RateLimit, Server,
-            StreamInterrupted, Timeout,
+            StreamInterrupted, Timeout, ToolsRejected,
         };
         let all = [
             Auth,
@@ -152,6 +155,7 @@ impl ErrorClass {
             Server,
             StreamInterrupted,
             Timeout,
+            ToolsRejected,
         ];
         all.into_iter().find(|class| class.as_str() == word)
     }
@@ -164,6 +168,7 @@ impl ErrorClass {
             Self::Auth
             | Self::BadRequest
             | Self::NotFound
+            | Self::ToolsRejected
             | Self::ContextLength
             | Self::RateLimit
             | Self::QuotaExhausted
@@ -185,6 +190,7 @@ impl ErrorClass {
             Self::Auth
             | Self::BadRequest
             | Self::NotFound
+            | Self::ToolsRejected
             | Self::ContextLength
             | Self::Certificate
             | Self::QuotaExhausted => false,
@@ -207,6 +213,7 @@ impl ErrorClass {
             Self::BadRequest
             | Self::NotFound
             | Self::Certificate
+            | Self::ToolsRejected
             | Self::ContextLength
             | Self::BadToolGeneration => false,
             Self::Auth
@@ -226,7 +233,10 @@ impl ErrorClass {
     /// one.
     #[must_use]
     pub fn is_answer(self) -> bool {
-        matches!(self, Self::BadRequest | Self::ContextLength | Self::BadToolGeneration)
+        matches!(
+            self,
+            Self::BadRequest | Self::ToolsRejected | Self::ContextLength | Self::BadToolGeneration
+        )
     }
 
     /// Returns the stop reason of a run that this error ends.
@@ -234,7 +244,9 @@ impl ErrorClass {
     pub fn stop_reason(self) -> StopReason {
         match self {
             Self::Auth => StopReason::ProviderAuth,
-            Self::BadRequest | Self::NotFound | Self::Certificate => StopReason::ProviderRejected,
+            Self::BadRequest | Self::NotFound | Self::ToolsRejected | Self::Certificate => {
+                StopReason::ProviderRejected
+            }
             Self::ContextLength => StopReason::ContextOverflow,
             Self::RateLimit
             | Self::QuotaExhausted

@@ -138,6 +138,32 @@ pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
     SystemPrompt { text: prompt, stable, repository: None }
 }
 
+/// Returns a system prompt without the lines that say where and when its run worked: host, platform,
+/// date, and the state of the repository. The configuration and the project decide the rest.
+#[must_use]
+pub fn configured_part(prompt: &str) -> String {
+    let (mut in_environment, mut in_git) = (false, false);
+    let mut kept = String::new();
+    for line in prompt.lines() {
+        match line {
+            "<environment>" => in_environment = true,
+            "</environment>" => in_environment = false,
+            line if line.starts_with("<git note=") => in_git = true,
+            _ => {}
+        }
+        let is_of_run = in_environment
+            && ["host: ", "platform: ", "date: "].iter().any(|key| line.starts_with(key));
+        if !in_git && !is_of_run && !line.is_empty() {
+            kept.push_str(line);
+            kept.push('\n');
+        }
+        if line == "</git>" {
+            in_git = false;
+        }
+    }
+    kept
+}
+
 impl GitFacts {
     /// Returns the branch and the last commits, one per line. The text is untrusted: keep it out of
     /// the system prompt.

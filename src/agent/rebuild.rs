@@ -4,28 +4,26 @@
 //! events that it makes are in the transcript already, except for the last ones. The gate is not
 //! asked again about calls that have a result. *Source*: `docs/design/loop.md`, "After a crash".
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+mod call_lines;
+
+use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::time::Duration;
 
 use serde_json::Value;
 
 use super::counters::{BrokenOff, Charge};
-use super::dispatch::{CallOutcome, Planned, Settled};
+use super::dispatch::{CallOutcome, Settled};
 use super::machine::{Action, Input, Machine, is_answer_correction};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use super::recorded::RecordedStart;
 use super::rules::ModelFacts;
 use super::stop::BUDGET;
-use super::tool::CallOutput;
 use super::untrusted::Marker;
 use super::verify::Check;
 use crate::catalogue::CacheWrites;
-use crate::config::Mode;
-use crate::domain::{
-    CallEnd, CallId, CallStart, Category, DecisionKind, Event, Image, InputSource, PlanRead,
-    PlanStep, PolicyDecision, ToolCall, Turn,
-};
+use crate::domain::{CallId, CallStart, Event, Image, InputSource, ToolCall, Turn};
+use call_lines::CallLines;
 
 /// Codes of the warnings that the machine itself makes.
 const MACHINE_WARNINGS: &[&str] = &["context_window"];
@@ -89,19 +87,8 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
     machine.set_was_asked(events.clone().any(is_past_limits));
     let mut step = machine.step(Input::Start(start.unwrap_or_else(|| sources.task.clone())));
     loop {
-        let mut made = std::mem::take(&mut step.events).into_iter();
-        while let (Some(event), Some(recorded)) = (made.as_slice().first(), events.peek()) {
-            match (is_same_kind(event, recorded), is_of_window(event), is_of_window(recorded)) {
-                (true, ..) => drop((made.next(), events.next())),
-                // The window, or what is known of it, has changed since.
-                (false, true, _) => drop(made.next()),
-                (false, false, true) => drop(events.next()),
-                (false, false, false) => return Err(diverged(event, recorded)),
-            }
-        }
-        events.next_if(|recorded| made.as_slice().is_empty() && is_of_window(recorded));
+        let missing = pass_made(machine, std::mem::take(&mut step.events), &mut events)?;
         machine.set_was_asked(false);
-        let missing: Vec<Event> = made.collect();
         if !missing.is_empty() {
             return Ok(Rebuilt::Act { events: missing, action: step.action });
         }
@@ -182,21 +169,52 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
     }
 }
 
+/// Passes the recorded events that the machine has made too. Returns those that the transcript lacks.
+///
+/// *Errors*: the machine does not repeat what the transcript says.
+fn pass_made<'a>(
+    machine: &mut Machine,
+    made: Vec<Event>,
+    recorded: &mut Peekable<impl Iterator<Item = &'a Event>>,
+) -> Result<Vec<Event>, RebuildError> {
+    let mut made = made.into_iter().peekable();
+    while let Some(next) = recorded.peek() {
+        if let Event::Compaction { call_ids, .. } = next {
+            machine.compact(call_ids);
+            made.next_if(|event| matches!(event, Event::Compaction { .. }));
+            recorded.next();
+            continue;
+        }
+        let Some(event) = made.peek() else {
+            if recorded.next_if(|event| is_of_window(event)).is_some() {
+                continue;
+            }
+            break;
+        };
+        match (is_same_kind(event, next), is_of_window(event), is_of_window(next)) {
+            (true, ..) => drop((made.next(), recorded.next())),
+            // The window, or what is known of it, has changed since.
+            (false, true, _) => drop(made.next()),
+            (false, false, true) => drop(recorded.next()),
+            (false, false, false) => return Err(diverged(event, next)),
+        }
+    }
+    Ok(made.collect())
+}
+
 /// Tells whether an event shows that the limits allowed the next request, or that it was made.
 fn is_past_limits(event: &Event) -> bool {
-    is_of_window(event)
-        || match event {
-            Event::SteeringInjected { source, .. } => source == BUDGET,
-            Event::Error { code, .. } => ErrorClass::parse(code).is_some(),
-            // The loop corrects an answer before it checks the limits.
-            Event::UserInput { source: InputSource::Correction, reason, .. } => {
-                reason.as_deref().is_none_or(|reason| !is_answer_correction(reason))
-            }
-            event => matches!(
-                event,
-                Event::AssistantTextEnd { .. } | Event::Warning { usage: Some(_), .. }
-            ),
+    match event {
+        Event::SteeringInjected { source, .. } => source == BUDGET,
+        Event::Error { code, .. } => ErrorClass::parse(code).is_some(),
+        // The loop corrects an answer before it checks the limits.
+        Event::UserInput { source: InputSource::Correction, reason, .. } => {
+            reason.as_deref().is_none_or(|reason| !is_answer_correction(reason))
         }
+        // The message with which the loop ends the run has no model.
+        Event::AssistantTextEnd { model, .. } => model.is_some(),
+        event => matches!(event, Event::Warning { usage: Some(_), .. }),
+    }
 }
 
 /// Tells whether an event is a warning about the context window.
@@ -228,6 +246,7 @@ fn is_of_loop(event: &Event) -> bool {
         | Event::SteeringInjected { .. }
         | Event::TurnLimit { .. }
         | Event::LoopDetection { .. }
+        | Event::Compaction { .. }
         | Event::Verify { .. }
         | Event::Error { .. }
         | Event::ProcessingEnd { .. } => true,
@@ -344,142 +363,5 @@ fn requested(call: &Value) -> Option<RequestedCall> {
             Some(text) => text.to_owned(),
             None => arguments?.to_string(),
         },
-    })
-}
-
-/// The lines about the calls of one reply, by call.
-#[derive(Default)]
-struct CallLines<'a> {
-    /// The last decision on each call.
-    decisions: BTreeMap<&'a CallId, &'a PolicyDecision>,
-    /// The calls about which a person was asked.
-    asked: BTreeSet<&'a CallId>,
-    starts: BTreeMap<&'a CallId, &'a CallStart>,
-    steps: BTreeMap<&'a CallId, &'a PlanStep>,
-    ends: BTreeMap<&'a CallId, &'a CallEnd>,
-}
-
-impl<'a> CallLines<'a> {
-    /// Takes the lines about calls from the front of `events`; also returns the other events.
-    fn take<I: Iterator<Item = &'a Event>>(
-        mut events: std::iter::Peekable<I>,
-    ) -> (Self, std::iter::Peekable<I>) {
-        let mut lines = Self::default();
-        while let Some(event) = events.peek() {
-            match event {
-                Event::PolicyDecision(decision) => {
-                    match decision.decision {
-                        DecisionKind::Ask => _ = lines.asked.insert(&decision.call_id),
-                        DecisionKind::Deny => _ = lines.starts.remove(&decision.call_id),
-                        DecisionKind::Allow => {}
-                    }
-                    // A call that is decided again is not a step any more.
-                    lines.steps.remove(&decision.call_id);
-                    _ = lines.decisions.insert(&decision.call_id, decision);
-                }
-                Event::ToolCallStart(start) => {
-                    // A step that was approved after all is not a step any more.
-                    lines.steps.remove(&start.call_id);
-                    _ = lines.starts.insert(&start.call_id, start);
-                }
-                Event::PlanStep(step) => _ = lines.steps.insert(&step.call_id, step),
-                Event::ToolCallEnd(end) => _ = lines.ends.insert(&end.call_id, end),
-                _ => break,
-            }
-            events.next();
-        }
-        (lines, events)
-    }
-
-    /// Tells whether every call of a reply has its end.
-    fn have_ended(&self, reply: &Event) -> bool {
-        let Event::AssistantTextEnd { tool_calls, .. } = reply else { return false };
-        let id = |call: &'_ Value| call.get("call_id").and_then(Value::as_str).map(str::to_owned);
-        let ended: BTreeSet<&str> = self.ends.keys().map(|id| id.as_str()).collect();
-        tool_calls.iter().all(|call| id(call).is_some_and(|id| ended.contains(id.as_str())))
-    }
-
-    /// Returns the calls that are not dispatched again: those with a result, and those whose effect
-    /// is unknown.
-    fn settled(&self, machine: &Machine) -> BTreeMap<CallId, Settled> {
-        let is_unknown = |id: &&CallId| self.starts.get(*id).is_some_and(|start| is_write(start));
-        let unknown = self.starts.keys().copied().filter(is_unknown);
-        let of = |id: &CallId| {
-            let decision = self.decisions.get(id).filter(|of| of.decision != DecisionKind::Deny);
-            let is_planned = machine.rules().mode == Mode::Plan
-                && decision.is_some_and(|of| of.category != Category::Read);
-            Settled {
-                is_accepted: decision.is_some(),
-                has_number: is_planned || self.asked.contains(id),
-            }
-        };
-        self.ends.keys().copied().chain(unknown).map(|id| (id.clone(), of(id))).collect()
-    }
-
-    /// Returns the write and admin calls that started and have no result.
-    fn started(&self, done: &[CallOutcome]) -> Vec<CallStart> {
-        let is_open = |start: &&&CallStart| done.iter().all(|of| of.call_id != start.call_id);
-        let starts = self.starts.values().filter(is_open);
-        starts.filter(|start| is_write(start)).map(|start| (*start).clone()).collect()
-    }
-
-    /// Returns the recorded result of a call.
-    fn outcome(&self, call: &ToolCall, sources: &Sources<'_>) -> Option<CallOutcome> {
-        let end = *self.ends.get(&call.call_id)?;
-        let (start, step) = (self.starts.get(&call.call_id), self.steps.get(&call.call_id));
-        let text = end.view.as_ref().or(end.output.as_ref()).cloned().unwrap_or_default();
-        // What a program printed is untrusted. The text about a planned step has its own delimiters.
-        let content = if start.is_some() && step.is_none() {
-            sources.marker.wrap(&call.call_id, &text)
-        } else {
-            text
-        };
-        let images = end.details.get("images").and_then(Value::as_array).into_iter().flatten();
-        let images: Vec<Image> = images.filter_map(sources.image).collect();
-        let category = self.decisions.get(&call.call_id).map(|decision| decision.category);
-        let planned = match (step, start) {
-            (Some(step), _) => Planned::Step(Box::new((*step).clone())),
-            (None, Some(start)) if is_write(start) => Planned::Changed,
-            (None, Some(start)) if category == Some(Category::Read) => {
-                read(start, end, &images).map_or(Planned::Nothing, Planned::Read)
-            }
-            _ => Planned::Nothing,
-        };
-        let (modified, lines_changed) = match step {
-            Some(step) => (&step.would_modify, step.would_change_lines),
-            None => (&end.modified, end.lines_changed),
-        };
-        Some(CallOutcome {
-            call_id: call.call_id.clone(),
-            name: call.name.clone(),
-            content,
-            images,
-            error_kind: end.error_kind,
-            modified: modified.iter().map(PathBuf::from).collect(),
-            lines_changed,
-            planned,
-        })
-    }
-}
-
-fn is_write(start: &CallStart) -> bool {
-    start.category != Category::Read
-}
-
-/// Returns a recorded read on which steps of a plan may rest; `None` if it gave no answer.
-fn read(start: &CallStart, end: &CallEnd, images: &[Image]) -> Option<PlanRead> {
-    let output = CallOutput {
-        error_kind: end.error_kind,
-        exit_code: end.exit_code,
-        digest: end.digest.clone(),
-        output: end.output.clone(),
-        images: images.to_vec(),
-        ..CallOutput::default()
-    };
-    Some(PlanRead {
-        call_id: start.call_id.clone(),
-        name: start.name.clone(),
-        arguments: start.arguments.clone(),
-        digest: output.read_digest()?,
     })
 }

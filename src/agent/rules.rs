@@ -26,6 +26,8 @@ pub struct Rules {
     pub checks: usize,
     /// How many times the model gets the checks that failed.
     pub verify_retries: u32,
+    /// Whether old results are removed from a history that is too long.
+    pub compacts: bool,
     /// How many of the last calls to search for repetitions; `None` disables the search.
     pub loop_window: Option<usize>,
 }

@@ -96,7 +96,7 @@ impl ShownAs {
 
     /// Converts conditions on arguments to the parameter names and the time unit that the model
     /// sees.
-    pub(super) fn conditions(&self, conditions: &Map<String, Value>) -> Value {
+    pub fn conditions(&self, conditions: &Map<String, Value>) -> Value {
         let shown = |(own, condition): (&String, &Value)| {
             let theirs = self.parameters.iter().find(|(ours, _)| *ours == own);
             match theirs {

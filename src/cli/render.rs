@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use owo_colors::OwoColorize as _;
 use serde_json::Value;
 
-use self::words::{argv, ending, fold, fold_line, moment, span, start};
+use self::words::{argv, compaction, ending, fold, fold_line, moment, span, start};
 use super::output::counted;
 use super::wrap::Wrap;
 use crate::store::RawLine;
@@ -182,6 +182,7 @@ impl Renderer {
                     number("count")
                 ),
             ),
+            "compaction" => self.entry(line, "history", Tone::Odd, &compaction(event)),
             "preflight" => self.preflight(line),
             "verify" => {
                 let what = format!("{}: {}", text("tool"), text("detail"));

@@ -17,7 +17,7 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Value, json};
 
-use super::raw::{RawDefaults, RawJob, RawMode, RawOnCrash, RawUnanswered};
+use super::raw::{RawCompaction, RawDefaults, RawJob, RawMode, RawOnCrash, RawUnanswered};
 use super::security::paths;
 use super::tool::Tool;
 use super::web::hosts;
@@ -286,6 +286,8 @@ pub struct Job {
     pub allow_no_calls: bool,
     /// The number of recent calls to check for repetitions; `None` disables the check.
     pub loop_window: Option<usize>,
+    /// Whether old results are removed from a history that fills the context window.
+    pub compacts: bool,
 }
 
 /// The configuration around a job, which its checks need.
@@ -373,7 +375,7 @@ impl Job {
         let environment = check.environment(raw, working_dir.is_some());
         let limits = check.limits(raw.limits.as_ref());
         let daily_budgets = zone.and_then(|zone| check.budgets(raw, &limits, zone));
-        let loop_window = loop_window(raw);
+        let loop_window = limits::loop_window(raw);
         let built = || {
             Some(Self {
                 name: name?,
@@ -414,19 +416,12 @@ impl Job {
                 limits,
                 double_confirmation: raw.double_confirmation.unwrap_or(true),
                 allow_no_calls: raw.allow_no_calls.unwrap_or(false),
+                compacts: raw.compaction == Some(RawCompaction::Auto),
                 loop_window,
             })
         };
         (built(), check.diagnostics)
     }
-}
-
-/// Returns how many of the last calls to check for repetitions; `None` if that is off.
-fn loop_window(raw: &RawJob) -> Option<usize> {
-    let detection = raw.loop_detection.as_ref();
-    let window = detection.and_then(|detection| detection.window);
-    let is_on = detection.and_then(|detection| detection.enabled).unwrap_or(true);
-    is_on.then(|| window.and_then(|window| usize::try_from(window).ok()).unwrap_or(10))
 }
 
 impl Job {

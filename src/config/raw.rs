@@ -16,9 +16,9 @@ use crate::catalogue::Effort;
 use crate::domain::Category;
 
 pub(crate) use jobs::{
-    RawAutonomy, RawBudget, RawCatchup, RawDefaults, RawJob, RawJobs, RawLimits, RawListed,
-    RawMode, RawNotify, RawOnCrash, RawOneOrMany, RawOverlap, RawPolicy, RawPrecheck, RawRead,
-    RawRetry, RawRunWhen, RawRunWhenWord, RawScalar, RawUnanswered,
+    RawAutonomy, RawBudget, RawCatchup, RawCompaction, RawDefaults, RawJob, RawJobs, RawLimits,
+    RawListed, RawMode, RawNotify, RawOnCrash, RawOneOrMany, RawOverlap, RawPolicy, RawPrecheck,
+    RawRead, RawRetry, RawRunWhen, RawRunWhenWord, RawScalar, RawUnanswered,
 };
 pub(crate) use tools::{
     RawCalls, RawExpect, RawProbe, RawScript, RawTool, RawToolSandbox, RawTools,
@@ -372,13 +372,6 @@ pub(crate) enum RawSandbox {
     /// The kernel sandboxes tools as far as it can; every transcript records how far.
     BestEffort,
     /// No sandbox.
-    Off,
-}
-
-/// The only value that this version supports.
-#[derive(Debug, Clone, Copy, Deserialize, JsonSchema)]
-pub(crate) enum RawOff {
-    #[serde(rename = "off")]
     Off,
 }
 

@@ -1,4 +1,4 @@
-//! Keys and values that the design defines but this version does not implement yet.
+//! Keys that the design defines but this version does not implement yet.
 //!
 //! The loader rejects them by name; otherwise an operator could believe that a protection or a
 //! limit is in effect when it is not.
@@ -16,25 +16,12 @@ const KEYS: &[(&str, &[&str])] = &[
 /// rejects it as a tool name and in jobs.
 pub(crate) const EDITOR: &str = "editor";
 
-/// `(path, values)`: the path of a value, in the notation of `KEYS`, and the reserved values.
-const VALUES: &[(&str, &[&str])] = &[("jobs.jobs[].compaction", &["auto"])];
-
 /// Paths of values that may be a mapping in a later version.
 const MAPPINGS: &[&str] = &["config.models.*.api_key", "jobs.jobs[].skills[]"];
 
 /// Tells whether `key` of the object at `place` is reserved for a later version.
 pub(crate) fn is_reserved_key(place: &str, key: &str) -> bool {
     KEYS.iter().any(|(known, keys)| *known == place && keys.contains(&key))
-}
-
-/// Tells whether `value` at `place` is reserved for a later version.
-pub(crate) fn is_reserved_value(place: &str, value: &str) -> bool {
-    values(place).contains(&value)
-}
-
-/// Returns the values that are reserved at `place`.
-pub(crate) fn values(place: &str) -> &'static [&'static str] {
-    VALUES.iter().find(|(known, _)| *known == place).map_or(&[], |(_, values)| values)
 }
 
 /// Tells whether a mapping at `place` is reserved for a later version.
@@ -80,12 +67,8 @@ mod tests {
         });
         let last =
             |place: &str| place.rsplit('.').next().unwrap().trim_end_matches("[]").to_owned();
-        let values = VALUES.iter().flat_map(|(place, values)| {
-            values.iter().map(move |value| format!("{}: {value}", last(place)))
-        });
         let mappings = MAPPINGS.iter().map(|place| last(place));
-        let mut expected: Vec<String> =
-            keys.chain(values).chain(mappings).chain([EDITOR.to_owned()]).collect();
+        let mut expected: Vec<String> = keys.chain(mappings).chain([EDITOR.to_owned()]).collect();
         listed.sort_unstable();
         expected.sort_unstable();
         assert_eq!(listed, expected);
@@ -99,7 +82,6 @@ mod tests {
         for key in ["runs_on", "on_host_loss", "on"] {
             assert!(is_reserved_key(&place_of("jobs", "/jobs/0"), key), "{key}");
         }
-        assert!(is_reserved_value(&place_of("jobs", "/jobs/0/compaction"), "auto"));
         assert!(!is_reserved_key(&place_of("jobs", "/jobs/0"), "colour"));
     }
 }

@@ -259,14 +259,6 @@ fn wrong_value(
     choices: &[String],
     kinds: &[&str],
 ) -> ConfigError {
-    if let Some(text) = found.as_str()
-        && reserved::is_reserved_value(place, text)
-    {
-        let only = choices.join(" or ");
-        return document
-            .error(pointer, format!("`{text}` is not in this version"))
-            .with_hint(format!("write {only}"));
-    }
     if found.is_object() && reserved::is_reserved_mapping(place) {
         return document
             .error(pointer, "a mapping here is not in this version")
@@ -283,16 +275,9 @@ fn wrong_value(
     );
     let error = document
         .error(pointer, format!("expected {}, found {}", expected.join(" or "), describe(found)));
-    let reserved = reserved::values(place);
-    let known = choices.iter().map(String::as_str).chain(reserved.iter().copied());
+    let known = choices.iter().map(String::as_str);
     match found.as_str().and_then(|text| nearest(text, known)) {
-        Some(near) if reserved.contains(&near) => {
-            error.with_hint(format!("did you mean `{near}`? It is not in this version"))
-        }
         Some(near) => error.with_hint(format!("did you mean `{near}`?")),
-        None if !reserved.is_empty() => {
-            error.with_hint(format!("reserved for a later version: {}", reserved.join(", ")))
-        }
         None => error,
     }
 }

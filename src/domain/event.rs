@@ -67,8 +67,17 @@ pub enum InputSource {
     Repository,
 }
 
-/// The gate's decision.
+/// The estimated size of a history in tokens, before and after its compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct EstimatedTokens {
+    pub before: u64,
+    pub after: u64,
+}
+
+/// The gate's decision. The order goes from the least to the most restrictive.
+#[derive(
+    Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema,
+)]
 #[serde(rename_all = "snake_case")]
 pub enum DecisionKind {
     /// The call may run.
@@ -199,7 +208,7 @@ pub enum Event {
         text: String,
         /// The origin of the turn.
         source: InputSource,
-        /// What a correction corrects: `empty`, `cut`, `spelled_call`, `output_schema`, `verify`,
+        /// What a correction corrects: `empty`, `cut`, `spelled_call`, `output_schema`, `verify`, `tools_rejected`,
         /// or why a call was malformed. Absent in transcripts of earlier versions.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         reason: Option<String>,
@@ -341,6 +350,13 @@ pub enum Event {
         /// The number of repetitions detected in this run so far.
         count: u64,
     },
+    /// Results of old calls were replaced with one line each, to shorten the history.
+    Compaction {
+        /// The calls whose results the model does not see any more.
+        call_ids: Vec<CallId>,
+        /// The size of the history in tokens.
+        estimated_tokens: EstimatedTokens,
+    },
     /// The checklist before the first model call.
     Preflight {
         /// The items of the checklist.
@@ -410,6 +426,7 @@ impl Event {
         "steering_injected",
         "turn_limit",
         "loop_detection",
+        "compaction",
         "preflight",
         "warning",
         "error",

@@ -23,8 +23,8 @@ pub use call::{Arguments, CallError, ErrorKind, ToolCall, Truncated};
 pub use category::Category;
 pub use dropped_parameter::DroppedParameter;
 pub use event::{
-    CallEnd, CallStart, DecisionKind, Event, FIRST_PREV, FORMAT_VERSION, InputSource, Line,
-    LiveEvent, PolicyDecision, PreflightItem,
+    CallEnd, CallStart, DecisionKind, EstimatedTokens, Event, FIRST_PREV, FORMAT_VERSION,
+    InputSource, Line, LiveEvent, PolicyDecision, PreflightItem,
 };
 pub use hold::{Hold, Outage};
 pub use ids::{CallId, IdError, JobName, RunId, ToolName};

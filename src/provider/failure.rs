@@ -146,6 +146,26 @@ const MALFORMED: &[&str] = &[
     "error parsing tool call",
 ];
 
+/// Phrases that report a model or a server that takes no tools: Ollama, OpenRouter, vLLM, llama.cpp,
+/// Groq, OpenAI, Gemini, Bedrock.
+const NO_TOOLS: &[&str] = &[
+    "does not support tools",
+    "does not support tool use",
+    "does not support tool calling",
+    "does not support function call",
+    "doesn't support tool use",
+    "endpoints found that support tool use",
+    "tool choice requires --enable-auto-tool-choice",
+    "tools param requires --jinja",
+    "tool calling` is not supported",
+    "tool calling is not supported",
+    "tool use is not supported",
+    "tools are not supported",
+    "'tools' is not supported",
+    "function calling is not supported",
+    "function calling is not enabled",
+];
+
 fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     let has = |list: &[&str]| list.iter().any(|word| words.contains(word));
     if has(MALFORMED) {
@@ -155,6 +175,7 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     // limit. Some providers call even a short-lived limit a quota.
     let by_the_minute = !has(LASTING) && (has(SOON) || names_delay);
     match status {
+        Some(400 | 404 | 422 | 500 | 501) if has(NO_TOOLS) => ErrorClass::ToolsRejected,
         None | Some(400 | 422 | 500) if has(OVERFLOW) => ErrorClass::ContextLength,
         Some(413) if !by_the_minute => ErrorClass::ContextLength,
         Some(402) => ErrorClass::QuotaExhausted,
@@ -248,6 +269,27 @@ mod tests {
             ErrorClass::ContextLength,
         );
         check(400, r#"{"error":{"message":"unknown field"}}"#, ErrorClass::BadRequest);
+        for (status, said) in [
+            (400, "registry.ollama.ai/library/gemma:2b does not support tools"),
+            (404, "No endpoints found that support tool use. Try disabling one."),
+            (
+                400,
+                r#""auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set"#,
+            ),
+            (500, "tools param requires --jinja flag"),
+            (400, "`tool calling` is not supported with this model"),
+            (400, "'tools' is not supported with this model."),
+            (400, "Function calling is not enabled for models/gemma-3-27b-it"),
+            (400, "This model doesn't support tool use in streaming mode."),
+        ] {
+            let body = serde_json::json!({"error": {"message": said}}).to_string();
+            check(status, &body, ErrorClass::ToolsRejected);
+        }
+        check(
+            400,
+            r#"{"error":{"message":"does not support tool_choice"}}"#,
+            ErrorClass::BadRequest,
+        );
         check(404, "404 page not found", ErrorClass::NotFound);
         check(
             429,

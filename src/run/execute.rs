@@ -292,6 +292,7 @@ pub(super) async fn session_parts(
         output_schema: spec.job.output_schema.clone(),
         checks: spec.job.verify.len(),
         verify_retries: spec.job.verify_retries,
+        compacts: spec.job.compacts,
         loop_window: spec.job.loop_window,
     };
     let models = models(spec, host, history).await;

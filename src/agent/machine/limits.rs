@@ -12,8 +12,7 @@ use crate::domain::{Event, StopReason, Turn, Usage};
 /// The number of detected repetitions that ends a run.
 const LAST_DETECTION: u64 = 3;
 
-/// We tell the model when it has used this percentage of a budget, and record a warning when the
-/// history exceeds this percentage of the context window.
+/// We tell the model when it has used this percentage of a budget.
 const NOTICE_PERCENT: u64 = 80;
 
 /// The fewest tokens for which a reply is worth its request. Some providers reject a lower limit.
@@ -104,6 +103,9 @@ impl Machine {
                 events,
             );
         }
+        if let Some(action) = self.fit_window(events) {
+            return action;
+        }
         let input = self.estimate();
         if let Some(most) = limits.max_tokens.filter(|_| !self.was_asked)
             && self
@@ -131,7 +133,6 @@ impl Machine {
         {
             return action;
         }
-        self.note_window(input, events);
         self.note_budgets(events);
         Action::CallModel
     }
@@ -213,18 +214,6 @@ impl Machine {
             Some(error),
             events,
         ))
-    }
-
-    pub(super) fn note_window(&mut self, input: u64, events: &mut Vec<Event>) {
-        let over =
-            input.saturating_mul(100) > self.model.context_window.saturating_mul(NOTICE_PERCENT);
-        if over && !self.over_window {
-            events.push(Event::warning(
-                "context_window",
-                format!("the history has about {input} tokens, over {NOTICE_PERCENT} % of the model's context window of {}", self.model.context_window),
-            ));
-        }
-        self.over_window = over;
     }
 
     /// Tells the model, once per budget, when [`NOTICE_PERCENT`] of the budget is used.

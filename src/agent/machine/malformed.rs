@@ -1,7 +1,10 @@
 //! Handles a request without a reply, and a reply whose calls cannot be parsed.
 
+use std::sync::Arc;
+
 use super::{Action, Machine};
 use crate::agent::model::{ErrorClass, ModelError};
+use crate::agent::tool::Toolbox;
 use crate::domain::{Event, StopReason};
 
 /// Malformed calls in a row that the model may correct; the next one ends the run.
@@ -12,12 +15,28 @@ impl Machine {
         if error.class == ErrorClass::BadToolGeneration {
             return self.on_malformed(&error.message, events);
         }
+        if error.class == ErrorClass::ToolsRejected && self.rules.gate.has_person {
+            return self.go_on_without_tools(&error.message, events);
+        }
         events.push(Event::Error {
             code: error.class.as_str().to_owned(),
             message: error.message.clone(),
             reason: None,
         });
         self.end(error.class.stop_reason(), Some(error.message), events)
+    }
+
+    /// Continues a run that a person watches without tools. A run that nobody watches must not be green
+    /// although it could look at nothing.
+    fn go_on_without_tools(&mut self, why: &str, events: &mut Vec<Event>) -> Action {
+        self.toolbox = Arc::new(Toolbox::default());
+        self.tools_bytes = 0;
+        self.confirmed = true;
+        let message = format!("{why}; the run continues without tools");
+        events.push(Event::warning(ErrorClass::ToolsRejected.as_str(), message));
+        let text = "You cannot use tools in this run, because the model does not take any. Answer from the task alone, and say what you could not look at.";
+        self.correct(text.to_owned(), Some(ErrorClass::ToolsRejected.as_str().to_owned()), events);
+        self.ask_or_stop(events)
     }
 
     pub(super) fn on_malformed(&mut self, reason: &str, events: &mut Vec<Event>) -> Action {

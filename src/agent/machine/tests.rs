@@ -49,6 +49,7 @@ struct Setup {
     output_schema: Option<Map<String, Value>>,
     checks: usize,
     verify_retries: u32,
+    compacts: bool,
 }
 
 #[derive(Deserialize)]
@@ -142,6 +143,7 @@ fn machine(setup: &Setup) -> Machine {
         output_schema: setup.output_schema.as_ref().map(compiled),
         checks: setup.checks,
         verify_retries: setup.verify_retries,
+        compacts: setup.compacts,
         loop_window: setup.loop_window,
     };
     let system = SystemPrompt { text: "system".into(), ..SystemPrompt::default() };
@@ -320,4 +322,60 @@ fn each_table_is_followed() {
         }
     }
     assert!(wrong.is_empty() && count > 20, "{count} tables\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn old_results_become_stubs_and_nothing_else_changes() {
+    let setup = Setup { compacts: true, context_window: Some(2000), ..Setup::default() };
+    let mut machine = machine(&setup);
+    machine.step(Input::Start("look".into()));
+    let mut found = Vec::new();
+    for at in 0..18 {
+        let before = machine.history().to_vec();
+        let calls = json!({"id": format!("c{at}"), "calls": [["look"], ["change"]]});
+        let mut input = input(&json!({"reply": calls}), &setup, &[]);
+        if let Input::Reply { reply, .. } = &mut input {
+            reply.provider_data = Some(json!({"signature": at}));
+        }
+        let Action::RunCalls(calls) = machine.step(input).action else { unreachable!() };
+        let results = calls
+            .iter()
+            .map(|call| CallOutcome { content: "x".repeat(400), ..outcome((call, &json!("ok"))) });
+        let step = machine.step(Input::Results(results.collect()));
+        assert!(matches!(step.action, Action::CallModel), "{:?}", step.action);
+        let compaction = step.events.iter().find_map(|event| match event {
+            Event::Compaction { call_ids, estimated_tokens } => Some((call_ids, estimated_tokens)),
+            _ => None,
+        });
+        for (turn, (old, new)) in before.iter().zip(machine.history()).enumerate() {
+            let (Turn::ToolResults(old), Turn::ToolResults(new)) = (old, new) else {
+                assert_eq!(old, new, "turn {turn}");
+                continue;
+            };
+            for (old, new) in old.iter().zip(new) {
+                let is_now =
+                    compaction.is_some_and(|(call_ids, _)| call_ids.contains(&old.call_id));
+                assert_eq!(is_now, old.content != new.content);
+                assert!(!is_now || new.content.contains(old.call_id.as_str()));
+            }
+        }
+        let results = machine.history().iter().filter_map(|turn| match turn {
+            Turn::ToolResults(results) => Some(results),
+            _ => None,
+        });
+        let kept: Vec<_> = results.collect();
+        let last = kept.iter().rev().take(2).flat_map(|results| results.iter());
+        assert!(last.into_iter().all(|result| result.content.len() == 400));
+        if let Some((call_ids, estimated)) = compaction {
+            // Later, too few old results are left.
+            let most = if found.is_empty() { 1200 } else { estimated.before };
+            assert!(estimated.before > 1600 && estimated.after <= most, "{estimated:?}");
+            // A notice about a budget may follow.
+            assert!(machine.estimate() >= estimated.after);
+            found.push(call_ids.clone());
+        }
+    }
+    assert!(found.len() >= 2, "{found:?}");
+    let all: Vec<&CallId> = found.iter().flatten().collect();
+    assert_eq!(all.len(), all.iter().collect::<BTreeSet<_>>().len(), "each result goes once");
 }

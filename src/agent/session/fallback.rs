@@ -46,7 +46,7 @@ impl Session {
         self.parts.sink.record(BrokenOff::default().fallback_warning(&next.name, &why)).await
     }
 
-    /// Calls the current model. If that model is unavailable, falls back to the next one that fits
+    /// Calls the current model. If that model is unavailable or takes no tools, falls back to the next one that fits
     /// the cost limit.
     pub(super) async fn call_with_fallbacks(&self) -> Result<Input, RecordError> {
         locked(&self.outages).clear();
@@ -62,17 +62,24 @@ impl Session {
                 Input::ModelFailed(error) => error,
                 input => return Ok(input),
             };
-            let is_unavailable = error.class.is_outage() && error.class != ErrorClass::Auth;
+            let takes_no_tools = error.class == ErrorClass::ToolsRejected;
+            let is_unavailable =
+                takes_no_tools || error.class.is_outage() && error.class != ErrorClass::Auth;
             let mut others = self.parts.models.iter().enumerate().skip(at + 1);
             let affordable = others.find(|(_, next)| {
                 let is_asked = !self.parts.passed_over.contains(&next.name);
                 is_asked && self.parts.machine.affords(self.facts_of(next).price)
             });
-            let Some((to, next)) = affordable.filter(|_| is_unavailable) else {
-                return Ok(Input::ModelFailed(error));
+            let (name, class) = (&model.name, error.class.as_str());
+            let why = if takes_no_tools {
+                format!("`{name}` takes no tools ({})", error.message)
+            } else {
+                format!("`{name}` is unavailable ({class}: {})", error.message)
             };
-            let (class, message) = (error.class.as_str(), &error.message);
-            let why = format!("`{}` is unavailable ({class}: {message})", model.name);
+            let Some((to, next)) = affordable.filter(|_| is_unavailable) else {
+                let message = if takes_no_tools { why } else { error.message };
+                return Ok(Input::ModelFailed(ModelError { message, ..error }));
+            };
             let warning = self.take_broken_off().fallback_warning(&next.name, &why);
             self.parts.sink.record(warning).await?;
             self.at.store(to, Ordering::Relaxed);

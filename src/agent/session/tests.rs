@@ -202,6 +202,7 @@ struct Bench {
     prices: Option<Prices>,
     /// Whether a second model, which says `from the second`, can take over.
     has_second: bool,
+    has_person: bool,
     passed_over: Vec<String>,
 }
 
@@ -218,6 +219,7 @@ impl Default for Bench {
             stop: watch::channel(None).0,
             prices: Some(Prices::free()),
             has_second: false,
+            has_person: false,
             passed_over: Vec::new(),
         }
     }
@@ -262,7 +264,7 @@ impl Bench {
             approval: self.approval,
             gate: GateRules {
                 job: "j".into(),
-                has_person: false,
+                has_person: self.has_person,
                 policy,
                 paths: PathRules::default(),
                 commands: CommandRules::default(),
@@ -278,10 +280,11 @@ impl Bench {
             output_schema: None,
             checks: 0,
             verify_retries: 0,
+            compacts: false,
             loop_window: Some(10),
         };
         let price = self.prices.as_ref().and_then(|prices| prices.at(SystemClock.now()));
-        let facts = ModelFacts { price, context_window: 1000, characters_per_token: None };
+        let facts = ModelFacts { price, context_window: 100_000, characters_per_token: None };
         Session::new(SessionParts {
             passed_over: self.passed_over.clone(),
             run_id: "run".into(),
@@ -617,6 +620,28 @@ async fn no_call_is_left_without_its_result() {
     let result = bench.run(vec![with(FinishReason::Pause), say("done")]).await;
     assert_eq!(result.end.stop_reason, StopReason::Completed);
     assert_eq!(bench.all("tool_call_end").len(), 2);
+}
+
+#[tokio::test]
+async fn a_model_that_takes_no_tools_gives_way_to_its_fallback() {
+    let bench = Bench { has_second: true, ..Bench::default() };
+    let result = bench.run(vec![fail(ErrorClass::ToolsRejected)]).await;
+    assert_eq!(result.end.result.as_deref(), Some("from the second"));
+    assert_eq!(bench.all("warning")[0]["code"], "model_fallback");
+    assert_eq!(result.outages, []);
+
+    let bench = Bench::default();
+    let result = bench.run(vec![fail(ErrorClass::ToolsRejected), say("never")]).await;
+    assert_eq!(result.end.stop_reason, StopReason::ProviderRejected);
+    assert!(result.end.error.unwrap().starts_with("`first` takes no tools ("));
+
+    let bench = Bench { has_person: true, ..Bench::default() };
+    let result = bench.run(vec![fail(ErrorClass::ToolsRejected), say("from the task")]).await;
+    assert_eq!(
+        (result.end.stop_reason, result.end.result.as_deref()),
+        (StopReason::Completed, Some("from the task"))
+    );
+    assert_eq!(bench.all("warning")[0]["code"], "tools_rejected");
 }
 
 // proves LLM-4

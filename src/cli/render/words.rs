@@ -128,3 +128,11 @@ pub(super) fn fold_line(line: &str) -> String {
     let tail: String = line.chars().skip(count - half).collect();
     format!("{head} … {} characters … {tail}", count - 2 * half)
 }
+
+/// Says how much shorter the history became.
+pub(super) fn compaction(event: &Value) -> String {
+    let count = event.get("call_ids").and_then(Value::as_array).map_or(0, Vec::len);
+    let size = |key: &str| event.pointer(key).unwrap_or(&Value::Null);
+    let (before, after) = (size("/estimated_tokens/before"), size("/estimated_tokens/after"));
+    format!("{count} old results removed: about {before} tokens before, {after} after")
+}

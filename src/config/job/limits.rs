@@ -1,11 +1,19 @@
 //! The limits of a job, with their defaults filled in.
 
 use super::{JobChecker, LEAST_OUTPUT_BYTES, Limits, Rate};
-use crate::config::raw::RawLimits;
+use crate::config::raw::{RawJob, RawLimits};
 use crate::text::quantity;
 
 /// The smallest `max_tmp_bytes`.
 const LEAST_TMP_BYTES: u64 = 1 << 20;
+
+/// Returns how many of the last calls to check for repetitions; `None` if that is off.
+pub(super) fn loop_window(raw: &RawJob) -> Option<usize> {
+    let detection = raw.loop_detection.as_ref();
+    let window = detection.and_then(|detection| detection.window);
+    let is_on = detection.and_then(|detection| detection.enabled).unwrap_or(true);
+    is_on.then(|| window.and_then(|window| usize::try_from(window).ok()).unwrap_or(10))
+}
 
 impl JobChecker<'_> {
     pub(super) fn limits(&mut self, raw: Option<&RawLimits>) -> Limits {

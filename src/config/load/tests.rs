@@ -100,7 +100,7 @@ jobs:
   - name: b
     timezone: Europe/Berln
     prompt: 'in {{space}}'
-    compaction: auto
+    compaction: atuo
     recall: 3
     tools: {write: [nope], read: 5}
 ",
@@ -123,7 +123,7 @@ jobs:
         "jobs.yaml:9:49 expected a string, found `5`",
         "jobs.yaml:11:15 `Europe/Berln` is not a time zone",
         "jobs.yaml:12:13 `{{space}}` is not an entry of `vars`",
-        "jobs.yaml:13:17 `auto` is not in this version",
+        "jobs.yaml:13:17 expected `off` or `auto`, found the string `atuo`",
         "jobs.yaml:14:5 `recall` is not in this version",
         "jobs.yaml:15:21 unknown tool `nope`",
         "jobs.yaml:15:34 expected `all` or a list, found `5`",

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::catalogue::Effort;
 
-use super::{DURATION, JOB_NAME, RawExpect, RawHost, RawOff, RawSandbox, SIZE};
+use super::{DURATION, JOB_NAME, RawExpect, RawHost, RawSandbox, SIZE};
 
 /// jobs.yaml: what each job does, when, and what it may touch.
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -151,9 +151,18 @@ pub(crate) struct RawJob {
     pub(crate) notify: Option<Vec<RawNotify>>,
     /// JSON Schema of the final answer, which must then be one JSON value.
     pub(crate) output_schema: Option<Map<String, Value>>,
-    /// Whether dutyd shortens long histories. This version supports only `off`.
-    #[serde(rename = "compaction")]
-    pub(crate) _compaction: Option<RawOff>,
+    /// Handling of a history that fills the context window of the model. Defaults to off.
+    pub(crate) compaction: Option<RawCompaction>,
+}
+
+/// Handling of a long history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum RawCompaction {
+    /// The run ends once a request exceeds the window.
+    Off,
+    /// At 80 % of the window, one line replaces each of the oldest results.
+    Auto,
 }
 
 /// One string or a list of strings.
