@@ -104,6 +104,14 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Check that a run's record was not changed: hash chain, files, end
     Verify(VerifyArgs),
+    /// Compare a run with today's policy, tools and prompt, without running anything
+    Replay(ReplayArgs),
+    /// Compare a changed configuration with recorded runs, without running anything
+    ///
+    /// Lists the calls that it would newly refuse or allow, and those whose command
+    /// line it changes. Exits with 1 if there are any, or if a run cannot be compared.
+    #[command(verbatim_doc_comment)]
+    Backtest(BacktestArgs),
     /// List the tools of MCP servers, or accept changed ones
     Mcp(McpArgs),
     /// Send a test message to a destination of notifications
@@ -406,6 +414,26 @@ pub(crate) struct ShowArgs {
     /// Print the transcript unchanged
     #[arg(long)]
     pub(crate) raw: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplayArgs {
+    /// Run: an id or a unique prefix, `last`, or `JOB@last`
+    pub(crate) run: String,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BacktestArgs {
+    /// Directory with the changed configuration
+    #[arg(long, value_name = "DIR")]
+    pub(crate) against: PathBuf,
+    /// Compare runs that began at this time or later: a time, or a duration back from now such as 7d;
+    /// defaults to all runs
+    #[arg(long, value_name = "TIME")]
+    pub(crate) since: Option<String>,
+    /// Compare only runs of this job
+    #[arg(long)]
+    pub(crate) job: Option<String>,
 }
 
 #[derive(Debug, Args)]

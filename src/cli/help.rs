@@ -8,7 +8,10 @@ use super::args::Cli;
 const GROUPS: &[(&str, &[&str])] = &[
     (
         "Configure and try",
-        &["init", "validate", "schema", "tools", "models", "explain", "call", "check", "notify"],
+        &[
+            "init", "validate", "schema", "tools", "models", "explain", "call", "check", "notify",
+            "replay", "backtest",
+        ],
     ),
     ("Look", &["status", "jobs", "next", "slots", "audit", "runs", "show", "verify", "doctor"]),
     ("Decide", &["approvals", "approve", "deny", "plans", "plan", "apply", "discard", "mcp"]),

@@ -4,6 +4,7 @@
 mod access;
 mod approvals;
 mod args;
+mod backtest;
 mod call;
 mod call_view;
 mod cancel;
@@ -29,6 +30,7 @@ mod notify;
 mod output;
 mod pause;
 mod plans;
+mod progress;
 mod prune;
 mod reference;
 mod reindex;
@@ -132,6 +134,8 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Man => reference::man(),
         Verb::Show(args) => context.block_on(show::show(&context, &args))?,
         Verb::Verify(args) => context.block_on(verify::verify(&context, &args))?,
+        Verb::Replay(args) => context.block_on(backtest::replay(&context, &args))?,
+        Verb::Backtest(args) => context.block_on(backtest::backtest(&context, &args))?,
         Verb::Prune(args) => context.block_on(prune::prune(&context, &args))?,
         Verb::Reload => context.block_on(reload::reload(&context))?,
     }

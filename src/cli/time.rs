@@ -18,6 +18,12 @@ pub(crate) fn moment(text: &str, now: DateTime<Utc>) -> Result<DateTime<Utc>, Cl
     })
 }
 
+/// Returns the least id of a run that began at `at` or later. Run ids are ULIDs, so they sort by time.
+pub(crate) fn first_id(at: DateTime<Utc>) -> String {
+    let millis = u64::try_from(at.timestamp_millis()).unwrap_or(0);
+    ulid::Ulid::from_parts(millis, 0).to_string().to_ascii_lowercase()
+}
+
 /// Parses a moment in the future: a time as for [`moment`], or a duration from `now`.
 ///
 /// *Errors*: `text` is neither, or a time in the past.

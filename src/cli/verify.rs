@@ -3,9 +3,7 @@
 mod against;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use self::against::read_ends;
 use super::args::VerifyArgs;
@@ -13,18 +11,16 @@ use super::context::Context;
 use super::error::CliError;
 use super::exit::Exit;
 use super::output;
+use super::progress::Progress;
 use super::runs::row_without_record;
 use super::show::no_record_error;
 use super::source::{self, Source, Wanted};
-use super::time::moment;
+use super::time::{first_id, moment};
 use crate::domain::RunId;
 use crate::store::{
     HeadState, Ledger, LedgerReader, RecordEnd, RecordFacts, RunDir, StateDir, VerifyAllReport,
     VerifyReport, missing_record, verify as verify_record,
 };
-
-/// Interval between progress updates on a terminal.
-const PROGRESS: Duration = Duration::from_millis(200);
 
 pub(crate) async fn verify(context: &Context, args: &VerifyArgs) -> Result<ExitCode, CliError> {
     let against = args.against.as_deref().map(read_ends).transpose()?;
@@ -92,7 +88,7 @@ fn ends<T>(
 
 fn check(state: &StateDir, run: &RunDir, end: Option<RecordEnd>) -> Result<VerifyReport, CliError> {
     let (live, is_open) = (state.is_live(run.run_id()), state.is_open(run.run_id()));
-    let report = verify_record(run, &RecordFacts { live, is_open, end });
+    let report = verify_record(run, &RecordFacts { live, is_open, end, ..RecordFacts::default() });
     report.map_err(|error| super::access::denied(&run.transcript(), &error))
 }
 
@@ -119,11 +115,7 @@ fn all(
 ) -> Result<ExitCode, CliError> {
     super::access::exists_and_readable(&context.dirs.state)?;
     let since = args.since.as_deref().map(|text| moment(text, context.clock.now())).transpose()?;
-    // Run ids are ULIDs, so they sort by time.
-    let since = since.map_or_else(String::new, |at| {
-        let millis = u64::try_from(at.timestamp_millis()).unwrap_or(0);
-        ulid::Ulid::from_parts(millis, 0).to_string().to_ascii_lowercase()
-    });
+    let since = since.map(first_id).unwrap_or_default();
     let state = context.state();
     let report = match against {
         Some(ends) => check_all(&state, Some(&Known::Log(ends)), &since)?,
@@ -221,32 +213,5 @@ fn take(report: &mut VerifyAllReport, one: VerifyReport) {
     if !one.ok {
         report.ok = false;
         report.broken.push(one);
-    }
-}
-
-/// Shows the progress of a long check if stderr is a terminal.
-struct Progress {
-    is_terminal: bool,
-    shown: Option<Instant>,
-}
-
-impl Progress {
-    fn new() -> Self {
-        Self { is_terminal: std::io::stderr().is_terminal(), shown: None }
-    }
-
-    fn show(&mut self, count: u64) {
-        if self.is_terminal && self.shown.is_none_or(|at| at.elapsed() >= PROGRESS) {
-            self.shown = Some(Instant::now());
-            let _ = write!(std::io::stderr(), "\r{count} records");
-        }
-    }
-}
-
-impl Drop for Progress {
-    fn drop(&mut self) {
-        if self.shown.is_some() {
-            let _ = write!(std::io::stderr(), "\r\x1b[K");
-        }
     }
 }

@@ -22,6 +22,7 @@ mod precheck;
 mod preflight;
 mod project;
 mod prompt;
+mod replay;
 mod resume;
 mod scope;
 mod sink;
@@ -46,6 +47,9 @@ pub use mcp::{Servers, least_rights};
 pub use model_view::{ModelValue, ModelView, ask_providers, model_views};
 pub use notices::{notice_of_broken, notice_of_record, notice_of_recovered};
 pub use preflight::{connect, preflight};
+pub use replay::{
+    Compared, Costs, Difference, DifferenceKind, NotCompared, Replay, ReplayReport, Side,
+};
 pub use resume::{Resumption, resume};
 pub use scope::host_name;
 pub use spec::{PromptError, RunSpec};

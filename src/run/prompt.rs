@@ -79,13 +79,14 @@ pub(super) async fn documents(scope: &RunScope) -> Documents {
 }
 
 /// Returns the resolved path of a directory, and the root of its repository.
-fn repository(working_dir: &Path) -> (PathBuf, Option<PathBuf>) {
+pub(super) fn repository(working_dir: &Path) -> (PathBuf, Option<PathBuf>) {
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     let root = project::git_root(&directory);
     (directory, root)
 }
 
-fn skills(job: &Job) -> Vec<(&str, &str, &str)> {
+/// Returns the name, the description and the text of each skill of a job.
+pub(super) fn skills(job: &Job) -> Vec<(&str, &str, &str)> {
     let skills = job.skills.iter();
     skills
         .map(|skill| (skill.directory.as_str(), skill.description.as_str(), skill.body.as_str()))
@@ -97,7 +98,8 @@ fn platform() -> String {
     format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
 }
 
-fn autonomy(autonomy: Autonomy) -> &'static str {
+/// Returns the word of `autonomy` in the prompt.
+pub(super) fn autonomy(autonomy: Autonomy) -> &'static str {
     match autonomy {
         Autonomy::ReadOnly => "read_only",
         Autonomy::Supervised => "supervised",

@@ -8,7 +8,8 @@ use serde_json::{Map, Value};
 use serde::{Deserialize, Serialize};
 
 use super::host::Host;
-use super::tool_context::{Links, gate_rules, path_rules};
+use super::tool_context::{Links, gate_rules, path_rules, profile_of, shown_as};
+use crate::agent::{ShownAs, ToolFacts};
 use crate::argv::{ArgumentConditions, Parameters};
 use crate::config::{
     Builtin, Config, Environment, Job, MCP_SEPARATOR, McpServer, McpTransport, SandboxMode, Tool,
@@ -89,15 +90,40 @@ impl<'a> KnownTool<'a> {
         environment: &Environment,
     ) -> Option<String> {
         let is_local = job.is_none_or(|(job, _)| job.environment.is_local());
-        let is_offline = job.is_some_and(|(job, _)| !job.network);
-        let missing = |program: &str| format!("`{program}` was not found");
-        match self {
-            Self::Declared(_) if !is_local => None,
-            Self::Declared(tool) if tool.program.path.is_none() => {
-                Some(missing(&tool.program.written))
+        let program = match self {
+            Self::Declared(tool) if is_local && tool.program.path.is_none() => {
+                Some(tool.program.written.as_str())
             }
+            Self::Builtin(tool)
+                if tool.name == "bash"
+                    && is_local
+                    && environment.find_program("bash").is_none() =>
+            {
+                Some("bash")
+            }
+            Self::Mcp { server, .. } => match &server.transport {
+                McpTransport::Stdio { program, .. } if program.path.is_none() => {
+                    Some(program.written.as_str())
+                }
+                _ => None,
+            },
+            Self::Declared(_) | Self::Builtin(_) => None,
+        };
+        let missing = program.map(|program| format!("`{program}` was not found"));
+        missing.or_else(|| self.withheld(config, job))
+    }
+
+    /// Returns why the configuration withholds the tool from the job, or from every job; `None` if it
+    /// does not.
+    pub(super) fn withheld(
+        &self,
+        config: &Config,
+        job: Option<(&Job, &PathRules)>,
+    ) -> Option<String> {
+        let is_offline = job.is_some_and(|(job, _)| !job.network);
+        match self {
             Self::Declared(tool) => {
-                let (job, rules) = job?;
+                let (job, rules) = job.filter(|(job, _)| job.environment.is_local())?;
                 let closed = rules.denied.iter().chain(&rules.own);
                 let (file, folder) = tool.closed_file(closed, &rules.writable)?;
                 let (file, folder) = (file.display(), folder.display());
@@ -105,9 +131,6 @@ impl<'a> KnownTool<'a> {
                     .then(|| format!("`{file}` is inside `{folder}`, which is closed to tools"))
             }
             Self::Builtin(tool) => match tool.name {
-                "bash" if is_local && environment.find_program("bash").is_none() => {
-                    Some(missing("bash"))
-                }
                 "web_fetch" | "web_search" if is_offline => {
                     Some("the job has no network".to_owned())
                 }
@@ -126,9 +149,6 @@ impl<'a> KnownTool<'a> {
                 _ => None,
             },
             Self::Mcp { server, .. } => match &server.transport {
-                McpTransport::Stdio { program, .. } if program.path.is_none() => {
-                    Some(missing(&program.written))
-                }
                 McpTransport::Http { .. } if is_offline => {
                     Some("the job has no network".to_owned())
                 }
@@ -208,15 +228,38 @@ impl<'a> KnownTool<'a> {
         }
     }
 
+    /// Returns the argv of a call; `None` if the tool declares no command line, or the arguments cannot
+    /// be rendered.
+    pub(super) fn argv(&self, job: &Job, call: &JudgedCall) -> Option<Vec<String>> {
+        let Self::Declared(tool) = self else { return None };
+        let rendered = tool.command.render(&call.arguments).ok()?;
+        let path = tool.program.path.as_ref().filter(|_| job.environment.is_local());
+        let program = match path {
+            Some(path) => path.display().to_string(),
+            None => tool.program.written.clone(),
+        };
+        Some(std::iter::once(program).chain(rendered.args).collect())
+    }
+
     /// Returns the gate's decision on `call`, as if it were the first call of a run.
     pub fn decide(&self, rules: &GateRules, call: &JudgedCall) -> Decision {
+        self.decide_after(&Spent::default(), rules, call)
+    }
+
+    /// Returns the gate's decision on `call` in a run that has used `spent`.
+    pub(super) fn decide_after(
+        &self,
+        spent: &Spent,
+        rules: &GateRules,
+        call: &JudgedCall,
+    ) -> Decision {
         let facts = CallFacts {
             tool: self.name(),
             category: self.category(),
             destructive_when: self.destructive_when(),
             resources: &call.resources,
             lines: call.lines,
-            spent: &Spent::default(),
+            spent,
         };
         decide(rules, facts, &call.arguments)
     }
@@ -334,6 +377,45 @@ pub fn tool_rows(
         }
     };
     KnownTool::all(config, of_servers).into_iter().map(row).collect()
+}
+
+/// Returns the tools that the model of a job sees, as the system prompt lists them. `of_servers` are the
+/// MCP tools (server, full name).
+pub(super) fn offered<'a>(
+    config: &'a Config,
+    job: &Job,
+    paths: &PathRules,
+    environment: &Environment,
+    of_servers: &'a [(Arc<McpServer>, String)],
+    has_person: bool,
+) -> Vec<(KnownTool<'a>, ToolFacts)> {
+    let profile = profile_of(config, job);
+    let known = KnownTool::all(config, of_servers);
+    let conditions = |tool: &KnownTool<'_>, shown: &ShownAs| {
+        let mut listed = job.policy.write.iter().chain(&job.policy.admin);
+        let args = listed.find(|entry| entry.tool.as_str() == tool.name())?.args.as_ref()?;
+        Some(shown.conditions(args.as_written()).to_string())
+    };
+    let names: Vec<&str> = known.iter().map(KnownTool::name).collect();
+    let mut offered: Vec<_> = known
+        .iter()
+        .filter(|tool| {
+            tool.unavailable(config, Some((job, paths)), environment).is_none()
+                && is_visible(&job.policy, tool.name(), tool.category(), has_person)
+        })
+        .filter_map(|tool| {
+            let mut shown = shown_as(config, job, profile, tool.name())?;
+            if shown.name != tool.name() && names.contains(&shown.name.as_str()) {
+                // As in `Toolbox::new`.
+                tool.name().clone_into(&mut shown.name);
+            }
+            let conditions = conditions(tool, &shown);
+            let category = tool.category().to_string();
+            Some((*tool, ToolFacts { name: shown.name, category, conditions }))
+        })
+        .collect();
+    offered.sort_by(|(_, one), (_, other)| one.name.cmp(&other.name));
+    offered
 }
 
 /// Returns the full names of `seen`, the tools of `server` that have a pin in the ledger. Leaves

@@ -158,7 +158,8 @@ fn execution(
     Ok(Arc::new(Remote::new(job.environment.clone(), path, socket)))
 }
 
-fn working_dir(job: &Job, host: &Host) -> PathBuf {
+/// Returns the working directory of a job, with its links.
+pub(super) fn working_dir(job: &Job, host: &Host) -> PathBuf {
     job.working_dir.clone().unwrap_or_else(|| host.state.workspace(job.name.as_str()))
 }
 
@@ -270,7 +271,8 @@ fn domain_rules(config: &Config, job: &Job) -> DomainRules {
     }
 }
 
-fn profile_of(config: &Config, job: &Job) -> &'static Profile {
+/// Returns the profile of the model of a job.
+pub(super) fn profile_of(config: &Config, job: &Job) -> &'static Profile {
     config.model_of(job).map_or_else(Profile::generic, |model| model.profile)
 }
 
@@ -316,18 +318,28 @@ pub fn toolbox(
         if !tool.is_available() || !is_visible(&job.policy, name, tool.category(), has_person) {
             return None;
         }
-        if Builtin::find(name).is_none() || config.tools.contains_key(name) {
-            // Providers reject some names that MCP allows.
-            return Some(ShownAs::itself(&name_for_models(name)));
-        }
-        match profile.shown(name) {
-            Some(ToolAlias { name, parameters, .. }) => {
-                Some(ShownAs { name: (*name).to_owned(), parameters })
-            }
-            // A tool that the job names is shown to every model family.
-            None => job.policy.names(name).then(|| ShownAs::itself(name)),
-        }
+        shown_as(config, job, profile, name)
     })
+}
+
+/// Returns how a model of this profile sees a tool that the job may use; `None` if it does not.
+pub(super) fn shown_as(
+    config: &Config,
+    job: &Job,
+    profile: &Profile,
+    name: &str,
+) -> Option<ShownAs> {
+    if Builtin::find(name).is_none() || config.tools.contains_key(name) {
+        // Providers reject some names that MCP allows.
+        return Some(ShownAs::itself(&name_for_models(name)));
+    }
+    match profile.shown(name) {
+        Some(ToolAlias { name, parameters, .. }) => {
+            Some(ShownAs { name: (*name).to_owned(), parameters })
+        }
+        // A tool that the job names is shown to every model family.
+        None => job.policy.names(name).then(|| ShownAs::itself(name)),
+    }
 }
 
 struct RunOutputs(RunDir);

@@ -93,7 +93,7 @@ pub(super) async fn verify_run(
     let state = api.state.clone();
     let verified = tokio::task::spawn_blocking(move || {
         let (live, is_open) = (state.is_live(run.run_id()), state.is_open(run.run_id()));
-        verify(&run, &RecordFacts { live, is_open, end })
+        verify(&run, &RecordFacts { live, is_open, end, ..RecordFacts::default() })
     });
     verified.await.map_err(internal)?.map_err(internal).map(Json)
 }

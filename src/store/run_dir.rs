@@ -88,7 +88,7 @@ impl StateDir {
     ///
     /// *Errors*: any I/O error.
     pub fn make_temporary(&self, run_id: &RunId) -> io::Result<PathBuf> {
-        let path = self.temporary().join(run_id.as_str());
+        let path = self.temporary_of(run_id);
         #[cfg(feature = "faults")]
         super::faults::in_temporary(run_id.as_str())?;
         create_private_dir(&path)?;
@@ -144,6 +144,12 @@ impl StateDir {
             }
         }
         first
+    }
+
+    /// Returns the path of the temporary directory of a run, which may not exist.
+    #[must_use]
+    pub fn temporary_of(&self, run_id: &RunId) -> PathBuf {
+        self.temporary().join(run_id.as_str())
     }
 
     fn temporary(&self) -> PathBuf {

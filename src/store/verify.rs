@@ -30,6 +30,8 @@ pub struct RecordFacts {
     pub live: bool,
     /// Whether the run has a lock file: the run is live, or waits for the next start of the daemon.
     pub is_open: bool,
+    /// Whether the output files are left unread.
+    pub skips_files: bool,
     /// The end of the record; `None` if the ledger does not have it.
     pub end: Option<RecordEnd>,
 }
@@ -241,7 +243,8 @@ impl<'a> Check<'a> {
         let session = self.session.get_or_insert_with(|| line.session_id.clone().into_owned());
         self.is_complete = line.kind == "session_end" && line.session_id == session.as_str();
         let digest = line.file_digest.as_deref().or(line.digest.as_deref());
-        if let (Some(file), Some(digest)) = (line.output_file.as_deref(), digest) {
+        let file = line.output_file.as_deref().filter(|_| !self.facts.skips_files);
+        if let (Some(file), Some(digest)) = (file, digest) {
             self.file(file, digest, seq);
         }
         self.prev = hash(bytes);

@@ -11,6 +11,7 @@
 mod answers;
 mod approvals;
 mod attacks;
+mod backtest;
 mod book;
 mod budget;
 mod builtin;

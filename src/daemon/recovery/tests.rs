@@ -70,7 +70,7 @@ impl Crashed {
             let ledger = host.ledger.get().await.unwrap();
             let run_id = self.run_id.clone();
             let end = ledger.read(move |reader| reader.record_end(run_id.as_str())).await.unwrap();
-            let facts = RecordFacts { live: false, is_open: false, end };
+            let facts = RecordFacts { end, ..RecordFacts::default() };
             let report = verify(&self.state().find_run(&self.run_id).unwrap(), &facts).unwrap();
             assert!(report.ok, "{report:?}");
             assert_eq!(report.head, HeadState::Match);

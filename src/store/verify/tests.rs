@@ -38,7 +38,7 @@ async fn record(dir: &Path) -> (RunDir, RecordFacts) {
     transcript.append(serde_json::from_value(call_end).unwrap()).await.unwrap();
     let last = transcript.append(serde_json::from_value(end).unwrap()).await.unwrap();
     let end = RecordEnd { lines: last.seq + 1, hash: last.hash };
-    (run, RecordFacts { live: false, is_open: false, end: Some(end) })
+    (run, RecordFacts { end: Some(end), ..RecordFacts::default() })
 }
 
 /// An early version of `verify` did not notice these changes.
@@ -64,7 +64,7 @@ async fn what_was_cut_recomputed_or_changed_is_noticed() {
             let report = verify(&run, facts).unwrap();
             assert!(!report.ok && report.reason.is_some(), "{length}: {report:?}");
         }
-        let waiting = RecordFacts { is_open: true, end: None, live: false };
+        let waiting = RecordFacts { is_open: true, ..RecordFacts::default() };
         assert_eq!(verify(&run, &waiting).unwrap().ok, length == 0 || whole[length - 1] == b'\n');
     }
     // Write a new, consistent record in place of the first.

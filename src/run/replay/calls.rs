@@ -1,0 +1,359 @@
+//! The calls of one recorded run, decided again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
+
+use super::Replay;
+use super::report::{Costs, Difference, DifferenceKind, ReplayReport, Side};
+use crate::catalogue::{CacheWrites, Price};
+use crate::config::Job;
+use crate::domain::{
+    CallEnd, CallId, DecisionKind, ErrorKind, Event, InputSource, PolicyDecision, SessionStart,
+    Usage,
+};
+use crate::gate::{GateRules, Spent};
+use crate::run::tool_catalog::KnownTool;
+use crate::store::RunDir;
+
+/// The comparison of one run.
+pub(super) struct RunReplay<'a> {
+    pub(super) run_id: String,
+    pub(super) job: &'a Job,
+    pub(super) start: SessionStart,
+    pub(super) rules: GateRules,
+    spent: Spent,
+    usage: Usage,
+    /// What the replies so far cost today.
+    cost: Option<f64>,
+    replies: u64,
+    /// The calls of the last reply.
+    reply: Option<Reply>,
+    pub(super) system: Option<String>,
+    pub(super) task: Option<String>,
+    pub(super) of_servers: Vec<(String, Vec<String>)>,
+    report: ReplayReport,
+}
+
+/// A reply with the lines about its calls.
+struct Reply {
+    seq: u64,
+    elapsed: Duration,
+    /// Why today's limits would have ended the run before this reply.
+    over: Option<String>,
+    calls: Vec<AskedCall>,
+    lines: BTreeMap<CallId, Recorded>,
+}
+
+/// A call as the model asked for it.
+struct AskedCall {
+    call_id: CallId,
+    name: String,
+    arguments: Map<String, Value>,
+    place: usize,
+}
+
+/// What the transcript says about a call.
+#[derive(Default)]
+struct Recorded {
+    /// The first decision on it, and its line.
+    decided: Option<(PolicyDecision, u64)>,
+    argv: Vec<String>,
+    end: Option<Ended>,
+}
+
+struct Ended {
+    error_kind: Option<ErrorKind>,
+    modified: Vec<String>,
+    lines_changed: u64,
+}
+
+/// What today's configuration says about a call.
+struct Today {
+    decision: DecisionKind,
+    /// Empty if the tool declares no command line.
+    argv: Vec<String>,
+    reason: String,
+    is_gone: bool,
+}
+
+impl Today {
+    fn denied(reason: String) -> Self {
+        Self { decision: DecisionKind::Deny, argv: Vec::new(), reason, is_gone: false }
+    }
+
+    fn gone(reason: String) -> Self {
+        Self { is_gone: true, ..Self::denied(reason) }
+    }
+}
+
+impl<'a> RunReplay<'a> {
+    pub(super) fn new(run: &RunDir, job: &'a Job, start: SessionStart, rules: GateRules) -> Self {
+        Self {
+            run_id: run.run_id().to_string(),
+            job,
+            start,
+            rules,
+            spent: Spent::default(),
+            usage: Usage::default(),
+            cost: Some(0.0),
+            replies: 0,
+            reply: None,
+            system: None,
+            task: None,
+            of_servers: Vec::new(),
+            report: ReplayReport { runs: 1, ..ReplayReport::default() },
+        }
+    }
+
+    pub(super) fn push(&mut self, event: Event, seq: u64, at: DateTime<Utc>, replay: &Replay<'_>) {
+        match event {
+            Event::AssistantTextEnd { model: None, .. } => {}
+            Event::AssistantTextEnd {
+                tool_calls,
+                usage,
+                cache_write_tokens,
+                cache_write_long_tokens,
+                cost_usd,
+                model,
+                elapsed_ms,
+                ..
+            } => {
+                self.compare_calls(replay);
+                let calls = tool_calls.iter().enumerate();
+                self.reply = Some(Reply {
+                    seq,
+                    elapsed: Duration::from_millis(elapsed_ms),
+                    over: self.why_over(),
+                    calls: calls.filter_map(|(place, call)| AskedCall::read(call, place)).collect(),
+                    lines: BTreeMap::new(),
+                });
+                self.replies += 1;
+                let writes = CacheWrites { all: cache_write_tokens, long: cache_write_long_tokens };
+                let price = replay.price(model.as_deref(), self.job, at);
+                self.charge(usage, writes, price, cost_usd);
+            }
+            Event::Warning { usage: Some(usage), cost_usd, .. } => {
+                let price = replay.price(None, self.job, at);
+                self.charge(Some(usage), CacheWrites::default(), price, cost_usd);
+            }
+            Event::PolicyDecision(decision) => {
+                if let Some(recorded) = self.recorded(&decision.call_id) {
+                    recorded.decided.get_or_insert((decision, seq));
+                }
+            }
+            Event::ToolCallStart(start) => {
+                if let Some(recorded) = self.recorded(&start.call_id) {
+                    recorded.argv = start.argv;
+                }
+            }
+            Event::PlanStep(step) => {
+                let (modified, lines_changed) = (step.would_modify, step.would_change_lines);
+                if let Some(recorded) = self.recorded(&step.call_id) {
+                    recorded.argv = step.argv;
+                    recorded.end = Some(Ended { error_kind: None, modified, lines_changed });
+                }
+            }
+            Event::ToolCallEnd(end) => {
+                let CallEnd { call_id, error_kind, modified, lines_changed, .. } = *end;
+                if let Some(recorded) = self.recorded(&call_id) {
+                    // A planned step has told what it would change.
+                    recorded.end.get_or_insert(Ended { error_kind, modified, lines_changed });
+                }
+            }
+            Event::SystemPrompt { text, .. } => self.system = Some(text),
+            Event::UserInput { text, source: InputSource::Job, .. } => {
+                self.task.get_or_insert(text);
+            }
+            Event::McpServerReady { server, tools, .. } => self.of_servers.push((server, tools)),
+            _ => {}
+        }
+    }
+
+    /// Returns the lines about a call of the last reply.
+    fn recorded(&mut self, call_id: &CallId) -> Option<&mut Recorded> {
+        let reply = self.reply.as_mut()?;
+        let is_asked = reply.calls.iter().any(|call| call.call_id == *call_id);
+        is_asked.then(|| reply.lines.entry(call_id.clone()).or_default())
+    }
+
+    /// Adds the usage of a reply, or of attempts that broke off.
+    fn charge(
+        &mut self,
+        usage: Option<Usage>,
+        writes: CacheWrites,
+        price: Option<Price>,
+        recorded: Option<f64>,
+    ) {
+        let used = usage.unwrap_or_default();
+        self.usage.add(&used);
+        let today = usage.zip(price).map(|(usage, price)| price.cost(&usage, writes));
+        self.report.cost_usd.add(Costs { recorded, today });
+        self.cost = self.cost.zip(today).map(|(before, cost)| before + cost);
+    }
+
+    /// Returns why today's limits would have ended the run by now. Leaves out what the next request
+    /// was estimated to use.
+    fn why_over(&self) -> Option<String> {
+        let limits = &self.job.limits;
+        let most = self.start.overrides.max_iterations.map_or(limits.max_iterations, u64::from);
+        let over = |limit: &str, most: &dyn std::fmt::Display| {
+            Some(format!("the run would have ended before this call ({limit}: {most})"))
+        };
+        if self.replies >= most {
+            return over("max_iterations", &most);
+        }
+        if let Some(most) = limits.max_tokens.filter(|most| self.usage.total() >= *most) {
+            return over("max_tokens", &most);
+        }
+        let cost = self.cost?;
+        let most = limits.max_cost_usd.filter(|most| cost > 0.0 && cost >= *most)?;
+        over("max_cost_usd", &most)
+    }
+
+    /// Compares the calls of the last reply.
+    fn compare_calls(&mut self, replay: &Replay<'_>) {
+        let Some(mut reply) = self.reply.take() else { return };
+        self.spent.refill(self.rules.rate, reply.elapsed);
+        // The later calls of a reply are decided before the earlier ones have run.
+        let mut spent = self.spent.clone();
+        let mut changed: (BTreeSet<PathBuf>, u64) = Default::default();
+        for call in &reply.calls {
+            let recorded = reply.lines.remove(&call.call_id).unwrap_or_default();
+            // The record ends before the call was decided.
+            if recorded.decided.is_none() && recorded.end.is_none() {
+                continue;
+            }
+            self.report.calls += 1;
+            let today = match &reply.over {
+                Some(why) => Today::denied(why.clone()),
+                None => self.today(call, &recorded, &mut spent, replay),
+            };
+            if today.decision != DecisionKind::Deny {
+                self.spent.count_call();
+                if let Some(end) = &recorded.end {
+                    changed.0.extend(end.modified.iter().map(PathBuf::from));
+                    changed.1 += end.lines_changed;
+                }
+            }
+            let differing = self.difference(call, &recorded, today, reply.seq);
+            self.report.differences.extend(differing);
+        }
+        self.spent.files.extend(changed.0);
+        self.spent.lines += changed.1;
+    }
+
+    /// Decides a call as a run of today would.
+    fn today(
+        &self,
+        call: &AskedCall,
+        recorded: &Recorded,
+        spent: &mut Spent,
+        replay: &Replay<'_>,
+    ) -> Today {
+        let config = replay.config;
+        let most = self.job.limits.max_tool_calls_per_turn;
+        if call.place >= most {
+            return Today::denied(format!(
+                "it is call {} of its response, and max_tool_calls_per_turn is {most}",
+                call.place + 1
+            ));
+        }
+        let tool = match KnownTool::find(config, &call.name) {
+            Ok(tool) => tool,
+            Err(unknown) => return Today::gone(unknown.to_string()),
+        };
+        let prepared = match tool.prepare(&call.arguments) {
+            Ok(prepared) => prepared,
+            Err(error) => return Today::denied(format!("{}: {error}", error.kind.as_str())),
+        };
+        let decision = tool.decide_after(spent, &self.rules, &prepared);
+        if decision.kind == DecisionKind::Deny {
+            return Today::denied(format!("{}: {}", decision.rule, decision.reason));
+        }
+        // A call that failed may have failed for this reason.
+        let has_worked = recorded.end.as_ref().is_some_and(|end| end.error_kind.is_none());
+        let withheld = tool.withheld(config, Some((self.job, &self.rules.paths)));
+        if let Some(why) = withheld.filter(|_| has_worked) {
+            return Today::gone(why);
+        }
+        spent.count(&self.rules, &prepared.resources, prepared.lines);
+        let argv = tool.argv(self.job, &prepared).unwrap_or_default();
+        let argv = argv.iter().map(|word| replay.redactor.text(word).into_owned()).collect();
+        let reason = format!("{}: {}", decision.rule, decision.reason);
+        Today { decision: decision.kind, argv, reason, is_gone: false }
+    }
+
+    fn difference(
+        &self,
+        call: &AskedCall,
+        recorded: &Recorded,
+        today: Today,
+        reply: u64,
+    ) -> Option<Difference> {
+        let decided = recorded.decided.as_ref();
+        let before = decided.map_or(DecisionKind::Deny, |(decision, _)| decision.decision);
+        let kind = match before.cmp(&today.decision) {
+            std::cmp::Ordering::Less if today.is_gone => DifferenceKind::ToolGone,
+            std::cmp::Ordering::Less => DifferenceKind::Refused,
+            std::cmp::Ordering::Greater => DifferenceKind::Allowed,
+            std::cmp::Ordering::Equal if differs(&recorded.argv, &today.argv) => {
+                DifferenceKind::Argv
+            }
+            std::cmp::Ordering::Equal => return None,
+        };
+        let (before, after, reason) = match kind {
+            DifferenceKind::Argv => {
+                let reason = "the command line of the tool has changed".to_owned();
+                (Side::Words(recorded.argv.clone()), Side::Words(today.argv), reason)
+            }
+            _ => (Side::Decision(before), Side::Decision(today.decision), today.reason),
+        };
+        Some(Difference {
+            run_id: self.run_id.clone(),
+            job: self.start.job.clone(),
+            seq: decided.map_or(reply, |(_, seq)| *seq),
+            call_id: Some(call.call_id.to_string()),
+            name: call.name.clone(),
+            kind,
+            recorded: before,
+            today: after,
+            reason,
+        })
+    }
+
+    pub(super) fn finish(mut self, replay: &Replay<'_>) -> ReplayReport {
+        self.compare_calls(replay);
+        self.report
+    }
+}
+
+impl AskedCall {
+    /// Returns a recorded call; `None` if its arguments did not parse, because such a call is never
+    /// run.
+    fn read(call: &Value, place: usize) -> Option<Self> {
+        let text = |key: &str| call.get(key).and_then(Value::as_str);
+        Some(Self {
+            call_id: CallId::parse(text("call_id")?).ok()?,
+            name: text("name")?.to_owned(),
+            arguments: call.get("arguments")?.as_object()?.clone(),
+            place,
+        })
+    }
+}
+
+/// Tells whether two argvs differ. A program that is not installed on this host has only the name in
+/// `cmd`, so its path is not compared.
+fn differs(recorded: &[String], today: &[String]) -> bool {
+    let (Some((before, old)), Some((now, new))) = (recorded.split_first(), today.split_first())
+    else {
+        return false;
+    };
+    let is_name = !now.starts_with('/');
+    let same_program =
+        before == now || is_name && Path::new(before).file_name() == Path::new(now).file_name();
+    !same_program || old != new
+}

@@ -1,0 +1,313 @@
+//! Tests `replay` and `backtest`: what a changed configuration decides otherwise about recorded runs.
+
+use std::path::PathBuf;
+
+use axum::routing::post;
+use serde_json::{Value, json};
+
+use crate::support::{Place, serve_on_loopback};
+
+const CONFIG: &str = "default_model: m
+models: {m: {provider: scripted, script: s.yaml}}
+security: {sandbox: off, allowed_domains: [status.invalid, wiki.invalid], allowed_paths: [ROOT/data]}
+";
+const TOOLS: &str = "version: 1
+tools:
+  - {name: status, description: Prints words, category: read, cmd: echo, args: ['{{unit}}'], parameters: {unit: {type: string}}}
+  - {name: scale, description: Prints a number, category: write, cmd: echo, args: [--to, '{{n}}'], parameters: {n: {type: integer}}}
+  - {name: restart, description: Prints a name, category: write, cmd: echo, args: ['{{unit}}'], parameters: {unit: {type: string}}}
+";
+const JOBS: &str = "version: 1
+jobs:
+  - name: j
+    prompt: Look at the units
+    system_prompt: Be brief.
+    skills: [triage]
+    double_confirmation: false
+    limits: {error_threshold: 9, max_iterations: 9}
+    tools: {write: [{tool: scale, args: {n: {maximum: 5}}}, write_file]}
+  - {name: other, prompt: Look at something else}
+";
+const SKILL: &str = "---
+name: triage
+description: For units that do not start
+allowed-tools: status scale restart write_file web_fetch nothing
+---
+Look at the log first.
+";
+const SCRIPT: &str = "steps:
+  - call: [{tool: status, args: {unit: web}}, {tool: scale, args: {n: 3}}]
+  - call: [{tool: scale, args: {n: 9}}, {tool: restart, args: {unit: web}}, {tool: nothing}]
+  - call: [{tool: write_file, args: {file_path: ROOT/data/a, content: x}}]
+  - call: [{tool: web_fetch, args: {url: 'http://wiki.invalid/a'}}, {tool: status, args: {unit: {}}}]
+  - say: All is well
+";
+
+/// Returns a place with a recorded run of the job `j`.
+fn recorded() -> Place {
+    let place = Place::new(&[("jobs.yaml", JOBS), ("tools.yaml", TOOLS)]);
+    let root = place.path().display().to_string();
+    std::fs::create_dir(place.path().join("data")).unwrap();
+    place.write("config.yaml", &CONFIG.replace("ROOT", &root));
+    place.write("s.yaml", &SCRIPT.replace("ROOT", &root));
+    place.write("skills/triage/SKILL.md", SKILL);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    place
+}
+
+/// Copies the configuration to another directory, with one text of one file replaced.
+fn changed(place: &Place, file: &str, from: &str, to: &str) -> PathBuf {
+    let copy = place.path().join("changed");
+    let _ = std::fs::remove_dir_all(&copy);
+    for name in ["config.yaml", "jobs.yaml", "tools.yaml", "s.yaml", "skills/triage/SKILL.md"] {
+        let text = std::fs::read_to_string(place.config().join(name)).unwrap();
+        let text = if name == file {
+            assert!(text.contains(from), "{name} has no {from:?}:\n{text}");
+            text.replace(from, to)
+        } else {
+            text
+        };
+        std::fs::create_dir_all(copy.join(name).parent().unwrap()).unwrap();
+        std::fs::write(copy.join(name), text).unwrap();
+    }
+    copy
+}
+
+fn backtest(place: &Place, directory: &std::path::Path) -> Value {
+    place.json(&["backtest", "--against", &directory.display().to_string()])
+}
+
+/// Returns the name, the kind and the sides of each difference.
+fn found(report: &Value) -> Vec<(String, String, Value, Value)> {
+    let differences = report["differences"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let each = differences.iter().map(|found| {
+        (
+            text(&found["name"]),
+            text(&found["kind"]),
+            found["recorded"].clone(),
+            found["today"].clone(),
+        )
+    });
+    each.collect()
+}
+
+/// A changed file, the text that is replaced, its replacement, and what must be found.
+type Planted<'a> = (&'a str, String, &'a str, Vec<(&'a str, &'a str, Value, Value)>);
+
+/// Returns changes of the configuration below `root`.
+fn planted(root: &str) -> Vec<Planted<'_>> {
+    let data = format!("allowed_paths: [{root}/data]");
+    let refused = |name: &'static str| (name, "refused", json!("allow"), json!("deny"));
+    let allowed = |name: &'static str| (name, "allowed", json!("deny"), json!("allow"));
+    let gone = |name: &'static str| (name, "tool_gone", json!("allow"), json!("deny"));
+    let argv = |name: &'static str, recorded: Value, today: Value| (name, "argv", recorded, today);
+    let echo = |words: &[&str]| {
+        let words = std::iter::once("/usr/bin/echo").chain(words.iter().copied());
+        json!(words.collect::<Vec<_>>())
+    };
+    let cases = [
+        // Narrowed and widened lists and conditions.
+        ("jobs.yaml", ", write_file]", "]", vec![refused("write_file")]),
+        ("jobs.yaml", "{write: [", "{write: [restart, ", vec![allowed("restart")]),
+        ("jobs.yaml", "maximum: 5", "maximum: 2", vec![refused("scale")]),
+        ("jobs.yaml", "maximum: 5", "maximum: 50", vec![allowed("scale")]),
+        ("jobs.yaml", "{write: [", "{deny: [status], write: [", vec![refused("status")]),
+        (
+            "jobs.yaml",
+            "{write: [",
+            "{approve: [write_file], write: [",
+            vec![("write_file", "refused", json!("allow"), json!("ask"))],
+        ),
+        (
+            "jobs.yaml",
+            "double_confirmation: false",
+            "autonomy: read_only",
+            vec![refused("scale"), refused("write_file")],
+        ),
+        // The command line and the parameters of a tool.
+        (
+            "tools.yaml",
+            "[--to, ",
+            "[--all, --to, ",
+            vec![argv("scale", echo(&["--to", "3"]), echo(&["--all", "--to", "3"]))],
+        ),
+        (
+            "tools.yaml",
+            "cmd: echo, args: [--to",
+            "cmd: printf, args: [--to",
+            vec![argv("scale", echo(&["--to", "3"]), json!(["/usr/bin/printf", "--to", "3"]))],
+        ),
+        ("tools.yaml", "{type: integer}", "{type: integer, minimum: 4}", vec![refused("scale")]),
+        // A tool that is gone, and one that a skill or the network withholds.
+        (
+            "tools.yaml",
+            "{name: status, ",
+            "{name: nothing, description: Prints, category: read, cmd: echo, args: []}\n  - {name: state, ",
+            vec![gone("status"), allowed("nothing")],
+        ),
+        ("skills/triage/SKILL.md", "status scale", "status", vec![refused("scale")]),
+        (
+            "jobs.yaml",
+            "double_confirmation",
+            "network: false\n    double_confirmation",
+            vec![refused("web_fetch")],
+        ),
+        // A raised category.
+        (
+            "tools.yaml",
+            "category: write, cmd: echo, args: [--to",
+            "category: admin, cmd: echo, args: [--to",
+            vec![refused("scale")],
+        ),
+        (
+            "tools.yaml",
+            "parameters: {n: {type: integer}}",
+            "parameters: {n: {type: integer}}, destructive_when: [{args: {n: {const: 3}}}]",
+            vec![refused("scale")],
+        ),
+        // Paths, domains, rate and limits.
+        ("config.yaml", &data, "allowed_paths: []", vec![refused("write_file")]),
+        (
+            "config.yaml",
+            "[status.invalid, wiki.invalid]",
+            "[status.invalid]",
+            vec![refused("web_fetch")],
+        ),
+        (
+            "jobs.yaml",
+            "max_iterations: 9",
+            "rate: {per_minute: 1, burst: 3}",
+            vec![refused("web_fetch")],
+        ),
+        ("jobs.yaml", "max_iterations: 9", "max_tool_calls: 3", vec![refused("web_fetch")]),
+        (
+            "jobs.yaml",
+            "max_iterations: 9",
+            "max_iterations: 2",
+            vec![refused("write_file"), refused("web_fetch")],
+        ),
+        ("jobs.yaml", "max_iterations: 9", "max_tool_calls_per_turn: 1", vec![refused("scale")]),
+    ];
+    cases.map(|(file, from, to, found)| (file, from.to_owned(), to, found)).to_vec()
+}
+
+#[test]
+fn a_backtest_finds_each_planted_difference_and_no_other() {
+    let place = recorded();
+    let same = changed(&place, "jobs.yaml", "Be brief.", "Be very brief.");
+    let report = backtest(&place, &same);
+    assert_eq!(report["ok"], true, "{report:#}");
+    assert_eq!((&report["runs"], &report["calls"]), (&json!(1), &json!(8)));
+    for (file, from, to, planted) in planted(&place.path().display().to_string()) {
+        let report = backtest(&place, &changed(&place, file, &from, to));
+        let mut planted: Vec<_> = planted
+            .into_iter()
+            .map(|(name, kind, one, other)| (name.to_owned(), kind.to_owned(), one, other))
+            .collect();
+        let mut found = found(&report);
+        planted.sort_by_key(|one| format!("{one:?}"));
+        found.sort_by_key(|one| format!("{one:?}"));
+        assert_eq!(found, planted, "{file}: {from} -> {to}\n{report:#}");
+        assert_eq!(report["ok"], false);
+    }
+}
+
+#[test]
+fn a_backtest_says_why_it_did_not_compare_a_run() {
+    let place = recorded();
+    let run_id = place.json(&["runs"])[0]["run_id"].as_str().unwrap().to_owned();
+    let gone = changed(&place, "jobs.yaml", "name: j\n", "name: k\n");
+    let directory = gone.display().to_string();
+    let report = backtest(&place, &gone);
+    assert_eq!(report["ok"], false);
+    assert_eq!(report["not_compared"][0]["reason"], "the configuration has no job `j`");
+    let of_other = place.json(&["backtest", "--against", &directory, "--job", "other"]);
+    assert_eq!((&of_other["ok"], &of_other["runs"]), (&json!(true), &json!(0)));
+    let unknown = place.dutyd(&["backtest", "--against", &directory, "--job", "j"]);
+    assert_eq!(unknown.code, 3, "{unknown:?}");
+
+    let transcript = place.transcript(&run_id);
+    let text = std::fs::read_to_string(&transcript).unwrap();
+    std::fs::write(&transcript, text.replace("\"unit\":\"web\"", "\"unit\":\"db1\"")).unwrap();
+    let same = changed(&place, "jobs.yaml", "Be brief.", "Be brief!");
+    let report = backtest(&place, &same);
+    let reason = report["not_compared"][0]["reason"].as_str().unwrap();
+    assert!(reason.starts_with("the record is broken at line "), "{report:#}");
+    let (line, _) = text.split_at(text.len() - 20);
+    std::fs::write(&transcript, line).unwrap();
+    let done = place.dutyd(&["backtest", "--against", &same.display().to_string()]);
+    assert_eq!(done.code, 1);
+    assert!(done.stdout.contains(&format!("{run_id} was not compared: the record")), "{done:?}");
+    let missing = place.dutyd(&["backtest", "--against", "/nonexistent"]);
+    assert_eq!(missing.code, 2, "{missing:?}");
+}
+
+#[test]
+fn a_replay_compares_the_prompt_and_the_tools() {
+    let place = recorded();
+    let replay = |file: &str, from: &str, to: &str| {
+        let directory = changed(&place, file, from, to).display().to_string();
+        place.json(&["--config-dir", &directory, "replay", "last"])
+    };
+    let report = replay("jobs.yaml", "name: other", "name: others");
+    assert_eq!((&report["ok"], &report["calls"]), (&json!(true), &json!(8)), "{report:#}");
+    let kinds = |report: &Value| -> Vec<_> {
+        found(report).into_iter().map(|(name, kind, ..)| format!("{name} {kind}")).collect()
+    };
+    let report = replay("jobs.yaml", "Be brief.", "Be very brief.");
+    assert_eq!(kinds(&report), ["system_prompt prompt"]);
+    assert_eq!(report["differences"][0]["recorded"], "Be brief.");
+    assert_eq!(report["differences"][0]["today"], "Be very brief.");
+    let report = replay("jobs.yaml", "Look at the units", "Look at the disks");
+    assert_eq!(kinds(&report), ["task prompt"]);
+    let report = replay("jobs.yaml", "{write: [", "{write: [restart, ");
+    assert_eq!(kinds(&report), ["restart allowed", "tools tools", "system_prompt prompt"]);
+    let report = replay("tools.yaml", "name: restart", "name: start");
+    assert_eq!(kinds(&report), ["restart tool_gone"]);
+    let done = place.dutyd(&["replay", "last"]);
+    assert_eq!((done.code, done.stderr.as_str()), (0, ""));
+}
+
+#[test]
+fn today_s_prices_show_in_the_cost_and_in_the_limit() {
+    let answer = |body: String| async move {
+        let is_first = !body.contains("\"role\":\"tool\"");
+        let call = json!([{"id": "c", "type": "function",
+            "function": {"name": "status", "arguments": "{\"unit\":\"web\"}"}}]);
+        let message = if is_first {
+            json!({"role": "assistant", "content": "Looking", "tool_calls": call})
+        } else {
+            json!({"role": "assistant", "content": "All is well"})
+        };
+        axum::Json(json!({
+            "choices": [{"index": 0, "message": message,
+                "finish_reason": if is_first { "tool_calls" } else { "stop" }}],
+            "usage": {"prompt_tokens": 100_000, "completion_tokens": 0},
+        }))
+    };
+    let server = serve_on_loopback(axum::Router::new().fallback(post(answer)));
+    let config = format!(
+        "models: {{m: {{provider: openai_chat, model: test, api_key: sk-local-test, stream: false,
+    base_url: 'http://{}/v1', price: {{input: 1, output: 0}}}}}}\nsecurity: {{sandbox: off}}\n",
+        server.address
+    );
+    let jobs = "version: 1
+jobs:
+  - {name: j, prompt: Look., double_confirmation: false, limits: {max_cost_usd: 1}}
+";
+    let place = Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let near = |value: &Value, expected: f64| (value.as_f64().unwrap() - expected).abs() < 1e-9;
+    let replay = |from: &str, to: &str| {
+        place.write("config.yaml", &config.replace(from, to));
+        place.json(&["replay", "last"])
+    };
+    let report = replay("input: 1", "input: 3");
+    assert_eq!(report["ok"], true, "{report:#}");
+    assert!(near(&report["cost_usd"]["recorded"], 0.2) && near(&report["cost_usd"]["today"], 0.6));
+    let report = replay("input: 1", "input: 20");
+    assert!(near(&report["cost_usd"]["today"], 4.0), "{report:#}");
+    let report = replay("m: {", "renamed: {");
+    assert!(near(&report["cost_usd"]["today"], 0.2), "{report:#}");
+}
