@@ -11,6 +11,7 @@ use serde_json::Value;
 
 use super::shown::ToolDefinition;
 use crate::catalogue::CacheWrites;
+use crate::config::OutputSchema;
 use crate::domain::{FinishReason, StopReason, Turn, Usage};
 
 /// The longest pause before a retry that a provider can ask for. A run does not wait for longer.
@@ -34,6 +35,8 @@ pub struct ModelRequest<'a> {
     /// Whether the last answer was cut off by the limit of output tokens. The request then asks for
     /// a higher limit, as far as the model and `max_output_tokens` allow.
     pub follows_cut: bool,
+    /// The schema of the final answer, if the job has one.
+    pub output_schema: Option<&'a OutputSchema>,
     /// An estimate of the tokens of the whole request.
     pub input_tokens: u64,
 }

@@ -407,6 +407,7 @@ impl Session {
             tools: machine.toolbox().offered(),
             max_output_tokens: machine.reply_limit(price),
             follows_cut: machine.follows_cut(),
+            output_schema: machine.rules().output_schema.as_ref(),
             input_tokens: machine.estimate(),
         };
         self.parts.sink.live(LiveEvent::AssistantTextStart);

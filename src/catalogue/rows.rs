@@ -240,6 +240,9 @@ pub struct Traits {
     /// Whether Ollama takes the effort as a level; for other models, it turns reasoning on or off.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ollama_levels: Option<bool>,
+    /// Whether the model, at its own provider, takes a schema of its answer beside tools.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub schema_beside_tools: Option<bool>,
     /// Whether Chat Completions at the model's own provider takes tools.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub chat_with_tools: Option<bool>,

@@ -69,7 +69,7 @@ pub use load::{Config, Loaded, load};
 pub use mcp::{MCP_SEPARATOR, McpServer, McpTransport};
 pub use model::{Model, Provider};
 pub use model_price::Priced;
-pub use output_schema::OutputSchema;
+pub use output_schema::{OutputSchema, ProviderForm};
 pub use profile::{Profile, ToolAlias};
 pub use recorded::RecordedFiles;
 pub use remote::{Remote, WireFormat};

@@ -22,6 +22,16 @@ const PROBLEM_CHARACTERS: usize = 300;
 pub struct OutputSchema {
     schema: Arc<Value>,
     validator: Arc<Validator>,
+    provider_form: Option<Arc<ProviderForm>>,
+}
+
+/// A schema in the part of JSON Schema that all providers take. Each answer that matches the schema of
+/// the job and has no key that it does not name matches this form.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ProviderForm {
+    pub schema: Value,
+    /// Whether each object requires all of its properties, as OpenAI's strict form does.
+    pub is_strict: bool,
 }
 
 impl OutputSchema {
@@ -34,13 +44,21 @@ impl OutputSchema {
         diagnostics: &mut Diagnostics,
     ) -> Option<Self> {
         let validator = Arc::new(compile(schema, pointer, diagnostics)?);
-        Some(Self { schema: Arc::new(Value::Object(schema.clone())), validator })
+        let schema = Arc::new(Value::Object(schema.clone()));
+        let provider_form = ProviderForm::of(&schema).map(Arc::new);
+        Some(Self { schema, validator, provider_form })
     }
 
     /// Returns the schema as the operator wrote it.
     #[must_use]
     pub fn as_written(&self) -> &Value {
         &self.schema
+    }
+
+    /// Returns the form for providers; `None` if no form says the same.
+    #[must_use]
+    pub fn provider_form(&self) -> Option<&ProviderForm> {
+        self.provider_form.as_deref()
     }
 
     /// Returns the JSON value of an answer.
@@ -61,6 +79,89 @@ impl OutputSchema {
             .collect();
         if problems.is_empty() { Ok(value) } else { Err(problems) }
     }
+}
+
+/// Keywords that all providers take as they are.
+const TAKEN: &[&str] = &["type", "description", "enum", "required"];
+
+/// Keywords that limit a value further. Providers refuse some of them, so the form leaves them out; the
+/// answer is checked in any case.
+const LEFT_OUT: &[&str] = &[
+    "title",
+    "default",
+    "examples",
+    "$schema",
+    "$comment",
+    "format",
+    "pattern",
+    "minLength",
+    "maxLength",
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+    "minItems",
+    "maxItems",
+    "uniqueItems",
+    "minProperties",
+    "maxProperties",
+];
+
+impl ProviderForm {
+    /// Returns the form of a schema; `None` if its root is not an object with properties, or if it uses
+    /// a keyword without a form.
+    fn of(schema: &Value) -> Option<Self> {
+        let mut is_strict = true;
+        let root = part(schema, &mut is_strict)?;
+        let is_object = root.get("type").is_some_and(|kind| kind == "object");
+        is_object.then_some(Self { schema: root, is_strict })
+    }
+}
+
+/// Returns the form of a part of a schema. Clears `is_strict` if an object has an optional property.
+fn part(schema: &Value, is_strict: &mut bool) -> Option<Value> {
+    let schema = schema.as_object()?;
+    let mut form = Map::new();
+    for (key, value) in schema {
+        let of_part = match key.as_str() {
+            key if TAKEN.contains(&key) => value.clone(),
+            key if LEFT_OUT.contains(&key) => continue,
+            "const" => {
+                form.insert("enum".to_owned(), Value::Array(vec![value.clone()]));
+                continue;
+            }
+            // An answer with other keys is not asked for, although the job's schema may allow it.
+            "additionalProperties" if value.is_boolean() => continue,
+            "items" => part(value, is_strict)?,
+            "anyOf" => {
+                let parts = value.as_array()?.iter().map(|value| part(value, is_strict));
+                Value::Array(parts.collect::<Option<_>>()?)
+            }
+            "properties" => {
+                let parts = value.as_object()?.iter();
+                let parts =
+                    parts.map(|(name, value)| Some((name.clone(), part(value, is_strict)?)));
+                Value::Object(parts.collect::<Option<_>>()?)
+            }
+            _ => return None,
+        };
+        form.insert(key.clone(), of_part);
+    }
+    let texts = form.get("enum").and_then(Value::as_array);
+    if texts.is_some_and(|texts| texts.iter().all(Value::is_string)) {
+        form.entry("type").or_insert_with(|| "string".into());
+    }
+    *is_strict &= form.contains_key("type") || form.contains_key("anyOf");
+    if let Some(properties) = form.get("properties").and_then(Value::as_object) {
+        let required = form.get("required").and_then(Value::as_array).map_or(0, Vec::len);
+        *is_strict &= required == properties.len();
+        form.insert("additionalProperties".to_owned(), false.into());
+    } else if form.get("type").is_some_and(|kind| kind == "object") {
+        // An object with any keys has no form.
+        return None;
+    }
+    Some(Value::Object(form))
 }
 
 /// Returns a problem as text of limited length: it may quote the answer.
@@ -108,6 +209,41 @@ mod tests {
         assert_eq!(list.check("[1, 2]"), Ok(json!([1, 2])));
         let huge = format!("{{\"status\": \"{}\"}}", "x".repeat(10_000));
         assert!(schema.check(&huge).unwrap_err().iter().all(|p| p.chars().count() <= 301));
+    }
+
+    #[test]
+    fn the_form_for_providers_says_no_less_than_the_schema_needs() {
+        let form = |schema: Value| compile(&schema).unwrap().provider_form().cloned();
+        let schema = json!({
+            "type": "object", "required": ["status", "hosts"], "title": "t",
+            "properties": {
+                "status": {"enum": ["ok", "critical"], "description": "d"},
+                "hosts": {"type": "array", "maxItems": 3, "items": {"type": "object",
+                    "properties": {"name": {"type": "string", "minLength": 1}}}},
+            },
+        });
+        let expected = json!({
+            "type": "object", "required": ["status", "hosts"], "additionalProperties": false,
+            "properties": {
+                "status": {"enum": ["ok", "critical"], "description": "d", "type": "string"},
+                "hosts": {"type": "array", "items": {"type": "object", "additionalProperties": false,
+                    "properties": {"name": {"type": "string"}}}},
+            },
+        });
+        assert_eq!(form(schema), Some(ProviderForm { schema: expected, is_strict: false }));
+        let strict =
+            json!({"type": "object", "required": ["a"], "properties": {"a": {"type": "null"}}});
+        assert!(form(strict).unwrap().is_strict);
+        for without in [
+            json!({"type": "array", "items": {"type": "string"}}),
+            json!({"type": "object"}),
+            json!({"type": "object", "properties": {"a": {"type": "object"}}}),
+            json!({"type": "object", "properties": {"a": {"not": {"type": "string"}}}}),
+            json!({"type": "object", "properties": {}, "additionalProperties": {"type": "string"}}),
+            json!({"enum": ["ok"]}),
+        ] {
+            assert_eq!(form(without.clone()), None, "{without}");
+        }
     }
 
     #[test]

@@ -222,6 +222,16 @@ impl Remote {
         self.traits.images == Some(true)
     }
 
+    /// Tells whether a request may have a schema of the answer. Ollama forces each answer into the schema,
+    /// so that the model could not call a tool.
+    #[must_use]
+    pub fn takes_schema(&self, has_tools: bool) -> bool {
+        match self.format {
+            WireFormat::Ollama => !has_tools,
+            _ => self.is_at_provider && self.traits.schema_beside_tools == Some(true),
+        }
+    }
+
     /// Tells whether the model reasons before it answers; `None` if unknown.
     #[must_use]
     pub fn reasons(&self) -> Option<bool> {

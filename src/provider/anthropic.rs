@@ -39,6 +39,10 @@ const OPTIONAL: &[Optional] = &[
         "/tool_choice",
         &["tool_choice", "disable_parallel_tool_use"],
     ),
+    Optional::schema(
+        &["/output_config/format"],
+        &["output_config.format", "output_format", "structured output"],
+    ),
     Optional::history("reasoning_history", &["thinking", "redacted_thinking", "signature"]),
 ];
 

@@ -146,8 +146,8 @@ const MALFORMED: &[&str] = &[
     "error parsing tool call",
 ];
 
-/// Phrases that report a model or a server that takes no tools: Ollama, OpenRouter, vLLM, llama.cpp,
-/// Groq, OpenAI, Gemini, Bedrock.
+/// Phrases that report a model or a server that takes no tools: Ollama, OpenRouter, vLLM, Groq, OpenAI,
+/// Gemini, Bedrock.
 const NO_TOOLS: &[&str] = &[
     "does not support tools",
     "does not support tool use",
@@ -156,7 +156,6 @@ const NO_TOOLS: &[&str] = &[
     "doesn't support tool use",
     "endpoints found that support tool use",
     "tool choice requires --enable-auto-tool-choice",
-    "tools param requires --jinja",
     "tool calling` is not supported",
     "tool calling is not supported",
     "tool use is not supported",
@@ -175,7 +174,7 @@ fn classify(status: Option<u16>, words: &str, names_delay: bool) -> ErrorClass {
     // limit. Some providers call even a short-lived limit a quota.
     let by_the_minute = !has(LASTING) && (has(SOON) || names_delay);
     match status {
-        Some(400 | 404 | 422 | 500 | 501) if has(NO_TOOLS) => ErrorClass::ToolsRejected,
+        Some(400 | 404 | 422) if has(NO_TOOLS) => ErrorClass::ToolsRejected,
         None | Some(400 | 422 | 500) if has(OVERFLOW) => ErrorClass::ContextLength,
         Some(413) if !by_the_minute => ErrorClass::ContextLength,
         Some(402) => ErrorClass::QuotaExhausted,
@@ -276,7 +275,6 @@ mod tests {
                 400,
                 r#""auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set"#,
             ),
-            (500, "tools param requires --jinja flag"),
             (400, "`tool calling` is not supported with this model"),
             (400, "'tools' is not supported with this model."),
             (400, "Function calling is not enabled for models/gemma-3-27b-it"),

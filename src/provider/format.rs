@@ -14,7 +14,7 @@ use sha2::{Digest as _, Sha256};
 use super::refusal::Optional;
 use crate::agent::{ErrorClass, ModelError, ModelReply, ModelRequest, RequestedCall};
 use crate::catalogue::{PriceRow, Traits};
-use crate::config::Remote;
+use crate::config::{ProviderForm, Remote};
 use crate::domain::{Arguments, AssistantTurn, CallId, Image, ToolCall, ToolResult};
 
 /// Maximum number of calls in one response, and of its parts of any kind (blocks, items); no model
@@ -63,6 +63,19 @@ pub(super) fn output_limit(settings: &Remote, request: &ModelRequest<'_>) -> Opt
 fn room(settings: &Remote, request: &ModelRequest<'_>) -> u32 {
     let room = settings.context_window().saturating_sub(request.input_tokens);
     u32::try_from(room).unwrap_or(u32::MAX).max(COMMON_OUTPUT_TOKENS)
+}
+
+/// The name of the schema of an answer, for providers that require one.
+pub(super) const SCHEMA_NAME: &str = "answer";
+
+/// Returns the schema of the answer in the form of the provider, if the model takes one in this
+/// request.
+pub(super) fn native_schema<'a>(
+    settings: &Remote,
+    request: &ModelRequest<'a>,
+) -> Option<&'a ProviderForm> {
+    let has_tools = !request.tools.is_empty();
+    request.output_schema?.provider_form().filter(|_| settings.takes_schema(has_tools))
 }
 
 /// Returns the images of a result that are sent to this model: none if the model does not support

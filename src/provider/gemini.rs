@@ -50,6 +50,10 @@ const OPTIONAL: &[Optional] = &[
             "thinking",
         ],
     ),
+    Optional::schema(
+        &["/generationConfig/responseJsonSchema", "/generationConfig/responseMimeType"],
+        &["responsejson", "response_json", "responseschema", "response_schema", "response mime"],
+    ),
     Optional::history("reasoning_history", &["thoughtSignature", "thought_signature", "thought"]),
 ];
 

@@ -10,8 +10,8 @@ use super::body::remove_fields;
 use super::failure;
 use super::format::{
     Format, Framing, MetadataRequest, Outgoing, Probe, Progress, Reader, arguments, check_calls,
-    content, drop_nameless, images, kept, list, malformed, number, output_limit, parse, set, text,
-    wire_id, wire_name,
+    content, drop_nameless, images, kept, list, malformed, native_schema, number, output_limit,
+    parse, set, text, wire_id, wire_name,
 };
 use super::metadata;
 use super::refusal::Optional;
@@ -28,6 +28,7 @@ pub(super) struct Ollama;
 const OPTIONAL: &[Optional] = &[
     Optional::at("temperature", "/options/temperature", &["temperature"]),
     Optional::at("reasoning_effort", "/think", &["think", "thinking"]),
+    Optional::schema(&["/format"], &["invalid format", "schema in format"]),
     Optional::history("reasoning_history", &["thinking"]),
 ];
 
@@ -104,6 +105,9 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             .iter()
             .map(|tool| json!({"type": "function", "function": {"name": tool.name, "description": tool.description, "parameters": tool.parameters}}))
             .collect::<Value>());
+    }
+    if let Some(form) = native_schema(settings, &request) {
+        set(&mut body, "format", form.schema.clone());
     }
     if let Some(effort) = settings.sent_effort() {
         // For a model without levels, thinking is on or off.

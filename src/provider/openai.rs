@@ -11,9 +11,9 @@ use serde_json::{Map, Value, json};
 
 use super::failure;
 use super::format::{
-    Format, Outgoing, Probe, Progress, Reader, arguments, check_calls, content, data_url,
-    drop_nameless, images, is_named, kept, list, malformed, number, output_limit, parse, set, text,
-    wire_id, wire_name,
+    Format, Outgoing, Probe, Progress, Reader, SCHEMA_NAME, arguments, check_calls, content,
+    data_url, drop_nameless, images, is_named, kept, list, malformed, native_schema, number,
+    output_limit, parse, set, text, wire_id, wire_name,
 };
 use super::metadata;
 use super::refusal::Optional;
@@ -38,6 +38,7 @@ const OPTIONAL: &[Optional] = &[
     Optional::at("reasoning", "/reasoning", &["reasoning"]),
     Optional::at("encrypted_content", "/include", &["include", "encrypted_content", "encrypted"]),
     Optional::at("parallel_tool_calls", "/parallel_tool_calls", &["parallel_tool_calls"]),
+    Optional::schema(&["/text/format"], &["text.format", "response_format", "structured output"]),
     Optional::history("reasoning_history", &["encrypted_content", "reasoning"]),
 ];
 
@@ -139,6 +140,10 @@ fn body(settings: &Remote, request: ModelRequest<'_>, asks_encrypted: bool) -> V
     }
     if !reasoning.is_empty() {
         body.insert("reasoning".to_owned(), reasoning.into());
+    }
+    if let Some(form) = native_schema(settings, &request) {
+        let format = json!({"type": "json_schema", "name": SCHEMA_NAME, "schema": form.schema, "strict": form.is_strict});
+        body.insert("text".to_owned(), json!({"format": format}));
     }
     if let Some(most) = output_limit(settings, &request) {
         body.insert("max_output_tokens".to_owned(), most.into());

@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 use serde_json::{Map, Value};
 
 use super::body::objects_mut;
-use crate::agent::{ErrorClass, ModelError};
+use crate::agent::{Claim, ErrorClass, ModelError};
 
 /// A parameter that a request can do without.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,6 +32,9 @@ enum Place {
     Renamed { from: &'static str, to: &'static str },
     /// In the turns of the model: its reasoning.
     History,
+    /// At JSON pointers: the schema of the answer. The answer is checked in any case, so each rejection
+    /// that speaks of the schema drops it, for the rest of the run.
+    Schema(&'static [&'static str]),
     /// The turns of the model in `messages` that have none of these fields. They get the first one, with
     /// a blank.
     Without(&'static [&'static str]),
@@ -55,6 +58,14 @@ impl Optional {
         Self { name, words, aliases: &[], place: Place::Renamed { from, to } }
     }
 
+    /// `words` are parts of the errors that speak of it, in lower case.
+    pub(super) const fn schema(
+        pointers: &'static [&'static str],
+        words: &'static [&'static str],
+    ) -> Self {
+        Self { name: "output_schema", words, aliases: &[], place: Place::Schema(pointers) }
+    }
+
     pub(super) const fn history(name: &'static str, words: &'static [&'static str]) -> Self {
         Self { name, words, aliases: &[], place: Place::History }
     }
@@ -70,7 +81,7 @@ impl Optional {
 
     /// Tells whether this is the parameter `name`, and its refusal holds for later runs too.
     pub(super) fn is_lasting(&self, name: &str) -> bool {
-        self.name == name && !self.is_history()
+        self.name == name && !self.is_history() && !matches!(self.place, Place::Schema(_))
     }
 
     fn is_renamed(&self) -> bool {
@@ -100,6 +111,10 @@ impl Optional {
     ) -> bool {
         match self.place {
             Place::At(pointer) => remove(body, pointer),
+            Place::Schema(pointers) => {
+                let removed = pointers.iter().map(|pointer| remove(body, pointer));
+                removed.filter(|had| *had).count() > 0
+            }
             Place::Renamed { from, to } => {
                 let Some(map) = body.as_object_mut() else { return false };
                 let Some(value) = map.shift_remove(from) else { return false };
@@ -124,6 +139,9 @@ impl Optional {
     pub(super) fn is_in(&self, body: &Value, strip_reasoning: &dyn Fn(&mut Value) -> bool) -> bool {
         match self.place {
             Place::At(pointer) => body.pointer(pointer).is_some(),
+            Place::Schema(pointers) => {
+                pointers.iter().any(|pointer| body.pointer(pointer).is_some())
+            }
             Place::Renamed { from, .. } => body.get(from).is_some(),
             Place::History => strip_reasoning(&mut body.clone()),
             Place::Without(fields) => turns_without(&mut body.clone(), fields).next().is_some(),
@@ -253,6 +271,19 @@ pub(super) fn refused<'a>(
 ) -> Option<&'a Optional> {
     if error.class != ErrorClass::BadRequest {
         return None;
+    }
+    let schema = sent.iter().find(|of| matches!(of.place, Place::Schema(_)));
+    if let Some(schema) = schema {
+        let speaks = |text: &str| {
+            let text = text.to_lowercase();
+            schema.words.iter().any(|word| text.contains(word))
+        };
+        let of_claim = |claim: &Claim| {
+            claim.parameter.as_deref().is_some_and(speaks) || speaks(&claim.message)
+        };
+        if speaks(&error.message) || error.claims.iter().any(of_claim) {
+            return Some(schema);
+        }
     }
     let without = sent.iter().find(|of| matches!(of.place, Place::Without(_)));
     if error.claims.iter().any(|claim| matches(&WITHOUT_REASONING, &claim.message)) {
@@ -463,7 +494,9 @@ mod tests {
             let now = chrono::DateTime::from_timestamp(0, 0).unwrap();
             let error = failure::of_response(status, &Default::default(), body, now);
             let format = remote::of(format);
-            let sent: Vec<&Optional> = format.optional().iter().collect();
+            // The requests had no schema of an answer.
+            let is_sent = |of: &&Optional| !matches!(of.place, Place::Schema(_));
+            let sent: Vec<&Optional> = format.optional().iter().filter(is_sent).collect();
             let sent: Vec<&Optional> = match case["first_turn"].as_bool() {
                 Some(true) => sent.into_iter().filter(|of| !of.is_history()).collect(),
                 _ => sent,

@@ -164,6 +164,7 @@ mod tests {
                         tools: &[],
                         max_output_tokens: None,
                         follows_cut: false,
+                        output_schema: None,
                         input_tokens: 0,
                     },
                     &DiscardDeltas,

@@ -11,12 +11,15 @@ use super::RemoteModel;
 use super::clients::HttpClients;
 use super::failure;
 use super::format::digest_of;
+use super::refusal::refused;
 use super::remote::{of, read};
-use crate::agent::{DeltaSink, ErrorClass, Model as _, ModelError, ModelReply, ModelRequest};
-use crate::argv::parse_arguments;
+use crate::agent::{
+    DeltaSink, ErrorClass, Model as _, ModelError, ModelReply, ModelRequest, ToolDefinition,
+};
+use crate::argv::{Diagnostics, parse_arguments};
 use crate::catalogue::{Catalogue, Effort, Traits};
 use crate::clock::SystemClock;
-use crate::config::{Remote, WireFormat};
+use crate::config::{OutputSchema, Remote, WireFormat};
 use crate::domain::{
     Arguments, AssistantTurn, CallId, FinishReason, Image, ToolCall, ToolResult, Turn,
 };
@@ -315,6 +318,7 @@ async fn the_first_byte_has_a_limit_of_its_own() {
             tools: &[],
             max_output_tokens: None,
             follows_cut: false,
+            output_schema: None,
             input_tokens: 0,
         };
         let counted = CountAnswers::default();
@@ -509,6 +513,7 @@ async fn what_is_sent_next_is_what_the_provider_needs() {
                 tools: &[],
                 max_output_tokens: None,
                 follows_cut: false,
+                output_schema: None,
                 input_tokens: 0,
             };
             let ours = of(format).outgoing(&settings(format, model), request).body;
@@ -785,6 +790,7 @@ async fn what_was_kept_for_one_model_is_not_sent_to_another() {
             tools: &[],
             max_output_tokens: None,
             follows_cut: false,
+            output_schema: None,
             input_tokens: 0,
         };
         let sent = of(format).outgoing(&settings(format, model), request).body.to_string();
@@ -1136,6 +1142,7 @@ async fn served(
         tools: &[],
         max_output_tokens: None,
         follows_cut: false,
+        output_schema: None,
         input_tokens: 0,
     };
     let reply = model.call(request, &DiscardDeltas).await;
@@ -1319,6 +1326,7 @@ fn sent_body(remote: &Remote, history: &[Turn]) -> Value {
         tools: &[],
         max_output_tokens: None,
         follows_cut: false,
+        output_schema: None,
         input_tokens: 0,
     };
     of(remote.format).outgoing(remote, request).body
@@ -1501,4 +1509,110 @@ fn thoughts_of_another_model_are_neither_sent_nor_missed() {
         ..settings(WireFormat::Anthropic, "claude-opus-4-1")
     };
     assert_eq!(sent_body(&opus, &[user()])["max_tokens"], 32_000);
+}
+
+/// The schema of the answer goes to the models that take one beside tools.
+#[test]
+fn the_schema_of_the_answer_has_its_place_in_each_format() {
+    let schema = json!({"type": "object", "required": ["status"], "properties": {"status": {"type": "string", "maxLength": 9}}});
+    let form = json!({"type": "object", "required": ["status"], "properties": {"status": {"type": "string"}}, "additionalProperties": false});
+    let mut diagnostics = Diagnostics::default();
+    let schema = OutputSchema::compile(schema.as_object().unwrap(), "", &mut diagnostics).unwrap();
+    let tool = ToolDefinition {
+        name: "look".into(),
+        description: "Looks".into(),
+        parameters: json!({"type": "object"}),
+    };
+    let body = |remote: &Remote, tools: &[ToolDefinition]| {
+        let request = ModelRequest {
+            system: "s",
+            stable: 0,
+            parallel_calls: true,
+            history: &[user()],
+            tools,
+            max_output_tokens: None,
+            follows_cut: false,
+            output_schema: Some(&schema),
+            input_tokens: 0,
+        };
+        of(remote.format).outgoing(remote, request).body
+    };
+    let named = json!({"type": "json_schema", "name": "answer", "schema": form, "strict": true});
+    let chat = json!({"type": "json_schema", "json_schema": {"name": "answer", "schema": form, "strict": true}});
+    for (format, model, older, pointer, expected) in [
+        (
+            WireFormat::Anthropic,
+            "claude-sonnet-4-5",
+            "claude-sonnet-4",
+            "/output_config/format",
+            json!({"type": "json_schema", "schema": form}),
+        ),
+        (WireFormat::Openai, "gpt-5", "gpt-4-turbo", "/text/format", named),
+        (WireFormat::OpenaiChat, "gpt-5", "deepseek-v4", "/response_format", chat),
+        (
+            WireFormat::Gemini,
+            "gemini-3-pro",
+            "gemini-2.5-flash",
+            "/generationConfig/responseJsonSchema",
+            form.clone(),
+        ),
+    ] {
+        let remote = settings(format, model);
+        let tools = std::slice::from_ref(&tool);
+        let sent = body(&remote, tools);
+        assert_eq!(sent.pointer(pointer), Some(&expected), "{model}");
+        assert!(sent["tools"].is_array(), "{model}");
+        assert_eq!(body(&settings(format, older), tools).pointer(pointer), None, "{older}");
+        let elsewhere = Remote { is_at_provider: false, ..remote.clone() };
+        assert_eq!(body(&elsewhere, tools).pointer(pointer), None, "{model} elsewhere");
+        let optional = of(format).optional().iter().find(|of| of.name == "output_schema").unwrap();
+        let mut without = sent.clone();
+        assert!(optional.adapt(&mut without, &|_| false));
+        let plain = ModelRequest {
+            system: "s",
+            stable: 0,
+            parallel_calls: true,
+            history: &[user()],
+            tools,
+            max_output_tokens: None,
+            follows_cut: false,
+            output_schema: None,
+            input_tokens: 0,
+        };
+        assert_eq!(without, of(format).outgoing(&remote, plain).body, "{model}");
+    }
+    let ollama = settings(WireFormat::Ollama, "qwen3");
+    assert_eq!(body(&ollama, &[])["format"], form);
+    assert!(body(&ollama, &[tool]).get("format").is_none(), "it could not call the tool");
+}
+
+/// A provider that does not take a schema is asked without it, for the rest of the run only.
+#[test]
+fn a_rejected_schema_is_left_out() {
+    for (format, said) in [
+        (
+            WireFormat::Openai,
+            r#"{"error":{"message":"Invalid schema for response_format 'answer': In context=(), 'required' is required to be supplied","param":"text.format.schema","code":"invalid_json_schema"}}"#,
+        ),
+        (
+            WireFormat::OpenaiChat,
+            r#"{"error":{"message":"json mode cannot be combined with tool/function calling: response_format"}}"#,
+        ),
+        (
+            WireFormat::Anthropic,
+            r#"{"error":{"type":"invalid_request_error","message":"output_config.format.schema: For 'array' type, property 'maxItems' is not supported"}}"#,
+        ),
+        (
+            WireFormat::Gemini,
+            r#"{"error":{"code":400,"message":"Function calling with a response mime type: 'application/json' is unsupported","status":"INVALID_ARGUMENT"}}"#,
+        ),
+    ] {
+        let now = chrono::DateTime::from_timestamp(0, 0).unwrap();
+        let error = failure::of_response(400, &Default::default(), said, now);
+        let wire = of(format);
+        let sent: Vec<_> = wire.optional().iter().collect();
+        let found = refused(&error, &sent, "m").unwrap_or_else(|| panic!("{error:?}"));
+        assert_eq!(found.name, "output_schema");
+        assert!(!found.is_lasting("output_schema"));
+    }
 }

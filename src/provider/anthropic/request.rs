@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::super::format::{
-    arguments, content, images, kept, list, output_limit, set, text, wire_id, wire_name,
+    arguments, content, images, kept, list, native_schema, output_limit, set, text, wire_id,
+    wire_name,
 };
 use super::NAME;
 use crate::agent::ModelRequest;
@@ -39,8 +40,15 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     if let Some(thinking) = thinking {
         body.insert("thinking".to_owned(), thinking);
     }
+    let mut output = Map::new();
     if let Some(effort) = effort {
-        body.insert("output_config".to_owned(), json!({"effort": effort.as_str()}));
+        output.insert("effort".to_owned(), effort.as_str().into());
+    }
+    if let Some(form) = native_schema(settings, &request) {
+        output.insert("format".to_owned(), json!({"type": "json_schema", "schema": form.schema}));
+    }
+    if !output.is_empty() {
+        body.insert("output_config".to_owned(), output.into());
     }
     body.insert("max_tokens".to_owned(), most.into());
     body.insert("system".to_owned(), system(request).into());

@@ -2,7 +2,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::super::format::{arguments, content, images, kept, list, output_limit, set, wire_name};
+use super::super::format::{
+    arguments, content, images, kept, list, native_schema, output_limit, set, wire_name,
+};
 use super::NAME;
 use crate::agent::ModelRequest;
 use crate::catalogue::{Effort, ReasoningForm};
@@ -61,6 +63,10 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     let mut generation = Map::new();
     if let Some(most) = output_limit(settings, &request) {
         generation.insert("maxOutputTokens".to_owned(), most.into());
+    }
+    if let Some(form) = native_schema(settings, &request) {
+        generation.insert("responseMimeType".to_owned(), "application/json".into());
+        generation.insert("responseJsonSchema".to_owned(), form.schema.clone());
     }
     if let Some(temperature) = settings.temperature {
         generation.insert("temperature".to_owned(), temperature.into());

@@ -43,6 +43,7 @@ const OPTIONAL: &[Optional] = &[
         "max_tokens",
         &["max_completion_tokens"],
     ),
+    Optional::schema(&["/response_format"], &["response_format", "structured output"]),
     Optional::history("reasoning_history", REASONING_FIELDS),
     // The turn of another model has no reasoning that could go back.
     Optional::without("history_without_reasoning", REASONING_FIELDS),

@@ -3,7 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::super::format::{
-    arguments, content, data_url, images, kept, output_limit, set, text as text_of, wire_name,
+    SCHEMA_NAME, arguments, content, data_url, images, kept, native_schema, output_limit, set,
+    text as text_of, wire_name,
 };
 use super::super::think::inline_text;
 use super::answer::REASONING_FIELD;
@@ -76,6 +77,13 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     }
     if let Some(effort) = settings.sent_effort() {
         body.insert("reasoning_effort".to_owned(), effort.as_str().into());
+    }
+    if let Some(form) = native_schema(settings, &request) {
+        let schema = json!({"name": SCHEMA_NAME, "schema": form.schema, "strict": form.is_strict});
+        body.insert(
+            "response_format".to_owned(),
+            json!({"type": "json_schema", "json_schema": schema}),
+        );
     }
     Value::Object(body)
 }
