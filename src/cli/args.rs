@@ -112,6 +112,8 @@ pub(crate) enum Verb {
     /// line it changes. Exits with 1 if there are any, or if a run cannot be compared.
     #[command(verbatim_doc_comment)]
     Backtest(BacktestArgs),
+    /// Ask a model again with the recorded results of the tools; this costs money
+    Trial(TrialArgs),
     /// List the tools of MCP servers, or accept changed ones
     Mcp(McpArgs),
     /// Send a test message to a destination of notifications
@@ -434,6 +436,29 @@ pub(crate) struct BacktestArgs {
     /// Compare only runs of this job
     #[arg(long)]
     pub(crate) job: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TrialArgs {
+    /// Run: an id or a unique prefix, `last`, or `JOB@last`
+    #[arg(required_unless_present = "job")]
+    pub(crate) run: Option<String>,
+    /// Try the runs of this job
+    #[arg(long, conflicts_with = "run")]
+    pub(crate) job: Option<String>,
+    /// With --job, try runs that began at this time or later: a time, or a duration back from now;
+    /// defaults to 7d
+    #[arg(long, value_name = "TIME", requires = "job")]
+    pub(crate) since: Option<String>,
+    /// Ask this model of config.yaml instead of today's model of the job
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model: Option<String>,
+    /// Limit the cost of the trial
+    #[arg(long, value_name = "N")]
+    pub(crate) max_cost_usd: Option<f64>,
+    /// Begin without asking at the terminal
+    #[arg(long)]
+    pub(crate) yes: bool,
 }
 
 #[derive(Debug, Args)]

@@ -10,7 +10,7 @@ const GROUPS: &[(&str, &[&str])] = &[
         "Configure and try",
         &[
             "init", "validate", "schema", "tools", "models", "explain", "call", "check", "notify",
-            "replay", "backtest",
+            "replay", "backtest", "trial",
         ],
     ),
     ("Look", &["status", "jobs", "next", "slots", "audit", "runs", "show", "verify", "doctor"]),

@@ -46,6 +46,7 @@ mod source;
 mod status;
 mod time;
 mod tools;
+mod trial;
 mod validate;
 mod verify;
 mod wrap;
@@ -136,6 +137,7 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Verify(args) => context.block_on(verify::verify(&context, &args))?,
         Verb::Replay(args) => context.block_on(backtest::replay(&context, &args))?,
         Verb::Backtest(args) => context.block_on(backtest::backtest(&context, &args))?,
+        Verb::Trial(args) => context.block_on(trial::trial(&context, &args))?,
         Verb::Prune(args) => context.block_on(prune::prune(&context, &args))?,
         Verb::Reload => context.block_on(reload::reload(&context))?,
     }

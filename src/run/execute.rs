@@ -270,6 +270,23 @@ fn marker(scope: &RunScope) -> Result<Marker, SessionResult> {
     })
 }
 
+/// Returns the rules of the session of a run.
+pub(super) fn rules(spec: &RunSpec, gate: GateRules) -> Rules {
+    Rules {
+        mode: spec.mode,
+        approval: spec.job.approval,
+        gate,
+        limits: spec.job.limits.clone(),
+        confirm: spec.job.double_confirmation,
+        needs_call: spec.needs_call(),
+        output_schema: spec.job.output_schema.clone(),
+        checks: spec.job.verify.len(),
+        verify_retries: spec.job.verify_retries,
+        compacts: spec.job.compacts,
+        loop_window: spec.job.loop_window,
+    }
+}
+
 /// Returns the parts of the session of a run.
 ///
 /// *Errors*: the result of a run that cannot have a session.
@@ -279,22 +296,11 @@ pub(super) async fn session_parts(
     history: Option<&RunHistory>,
 ) -> Result<SessionParts, SessionResult> {
     let (spec, host, ctx) = (&scope.spec, &scope.host, &scope.ctx);
-    let rules = Rules {
-        mode: spec.mode,
-        approval: spec.job.approval,
-        gate: GateRules {
-            has_person: spec.person_can_allow(),
-            ..gate_rules(&spec.config, &spec.job, ctx.access.paths.clone())
-        },
-        limits: spec.job.limits.clone(),
-        confirm: spec.job.double_confirmation,
-        needs_call: spec.needs_call(),
-        output_schema: spec.job.output_schema.clone(),
-        checks: spec.job.verify.len(),
-        verify_retries: spec.job.verify_retries,
-        compacts: spec.job.compacts,
-        loop_window: spec.job.loop_window,
+    let gate = GateRules {
+        has_person: spec.person_can_allow(),
+        ..gate_rules(&spec.config, &spec.job, ctx.access.paths.clone())
     };
+    let rules = rules(spec, gate);
     let models = models(spec, host, history).await;
     let is_asked = |model: &&ModelInUse| !spec.passed_over.contains(&model.name);
     let first = models.iter().find(is_asked).or(models.first());

@@ -10,10 +10,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use chrono::{DateTime, Utc};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use crate::domain::{
-    CallEnd, CallId, Category, DroppedParameter, Event, PreflightItem, SessionStart,
+    CallEnd, CallId, CallStart, Category, DroppedParameter, Event, PreflightItem, SessionStart,
 };
 use crate::store::{ReadEvent, ReadLine, RunSummary, SummaryFold, known, read_lines};
 
@@ -179,6 +179,52 @@ impl RunHistory {
             warning
         };
         self.open_changes.difference(&self.warned).map(warning).collect()
+    }
+
+    /// Returns the calls that have started and ended, in the order of their ends, also those that dutyd
+    /// itself made.
+    #[must_use]
+    pub fn ended_calls(&self) -> Vec<(&CallStart, &CallEnd)> {
+        let mut started = BTreeMap::new();
+        let mut ended = Vec::new();
+        for event in &self.events {
+            match event {
+                Event::ToolCallStart(start) => _ = started.insert(&start.call_id, start),
+                Event::ToolCallEnd(end) => {
+                    ended.extend(started.get(&end.call_id).map(|start| (*start, end.as_ref())));
+                }
+                _ => {}
+            }
+        }
+        ended
+    }
+
+    /// Tells whether a model has answered.
+    #[must_use]
+    pub fn has_reply(&self) -> bool {
+        self.events
+            .iter()
+            .any(|event| matches!(event, Event::AssistantTextEnd { model: Some(_), .. }))
+    }
+
+    /// Tells whether an MCP server offered tools.
+    #[must_use]
+    pub fn had_server_tools(&self) -> bool {
+        let offers = |event: &Event| matches!(event, Event::McpServerReady { tools, .. } if !tools.is_empty());
+        self.events.iter().any(offers)
+    }
+
+    /// Returns the results of the checks that ended: the call, whether it passed, and why.
+    pub fn check_results(
+        &self,
+    ) -> impl Iterator<Item = (&CallEnd, &str, &Map<String, Value>, bool, &str)> {
+        self.events.iter().filter_map(|event| match event {
+            Event::Verify { call_id, tool, arguments, ok, detail } => {
+                let end = self.checks.get(call_id)?;
+                Some((end, tool.as_str(), arguments, *ok, detail.as_str()))
+            }
+            _ => None,
+        })
     }
 
     /// Tells whether the last line of the run is there.

@@ -30,6 +30,7 @@ mod spec;
 mod temporary;
 mod tool_catalog;
 mod tool_context;
+mod trial;
 mod unit;
 mod verify;
 
@@ -59,4 +60,5 @@ pub use tool_catalog::{
 pub use tool_context::{
     Links, UNIT_DIRECTORIES, gate_rules, path_rules, tool_context, toolbox, tools,
 };
+pub use trial::{Pair, Recorded, TrialCalls, TrialRow, trial};
 pub use unit::short_stop_timeout;

@@ -4,7 +4,7 @@ use super::history::{NO_PRECHECK_ANSWER, RunHistory};
 use super::own_call::{Made, OwnCalls};
 use super::scope::RunScope;
 use crate::agent::{EventSink as _, Marker, RecordError};
-use crate::config::{Precheck, RunWhen};
+use crate::config::{Job, Precheck, RunWhen};
 use crate::domain::{CallEnd, CallId, Event};
 
 /// Maximum bytes of the output that `run_when` looks at.
@@ -71,12 +71,8 @@ pub(super) async fn precheck(
 
 /// Returns the text about the recorded precheck of a run that follows the prompt; `None` if the
 /// precheck gave no answer.
-pub(super) fn recorded_text(
-    scope: &RunScope,
-    marker: &Marker,
-    history: &RunHistory,
-) -> Option<String> {
-    let precheck = scope.spec.job.precheck.as_ref()?;
+pub(super) fn recorded_text(job: &Job, marker: &Marker, history: &RunHistory) -> Option<String> {
+    let precheck = job.precheck.as_ref()?;
     history.precheck.found_work?;
     Some(prompt_text(precheck, marker, history.precheck.call.as_ref()?))
 }

@@ -2,11 +2,18 @@
 
 use std::path::{Path, PathBuf};
 
+use chrono::{DateTime, Utc};
+
 use super::documents::Documents;
+use super::host::Host;
 use super::project;
 use super::scope::RunScope;
+use super::tool_context::working_dir;
 use crate::agent::{PromptFacts, SystemPrompt, ToolFacts, Toolbox, system_prompt};
-use crate::config::{Autonomy, Job, Model, OutputSchema};
+use crate::config::{Autonomy, Config, Job, Mode, Model, OutputSchema};
+use crate::process::resolved;
+use crate::schedule::Schedule;
+use crate::text::redact::Redactor;
 
 /// Returns the system prompt of a run and, separately, the untrusted text of the repository.
 pub(super) async fn prompt(
@@ -15,12 +22,7 @@ pub(super) async fn prompt(
     documents: &str,
 ) -> (SystemPrompt, Option<String>) {
     let (spec, host, ctx, toolbox) = (&scope.spec, &scope.host, &scope.ctx, &scope.toolbox);
-    let zone = spec
-        .job
-        .schedule
-        .as_ref()
-        .map_or(spec.config.settings.timezone, crate::schedule::Schedule::zone);
-    let date = host.clock.now().with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string();
+    let date = date(&spec.config, &spec.job, host.clock.now());
     let working_dir = &ctx.working_dir;
     // In a remote job, this path names a directory on the other host, so do not look for a
     // repository here.
@@ -53,12 +55,69 @@ pub(super) async fn prompt(
         autonomy: autonomy(spec.job.policy.autonomy),
         tools: &tools(&spec.job, toolbox),
         documents: &ctx.redactor.text(documents),
-        is_planned: spec.mode == crate::config::Mode::Plan,
+        is_planned: spec.mode == Mode::Plan,
         skills: &skills(&spec.job),
         output_schema: spec.job.output_schema.as_ref().map(OutputSchema::as_written),
         system_prompt: spec.job.system_prompt.as_deref(),
     });
     (prompt, git.map(|git| git.untrusted_text()))
+}
+
+/// The lines of a system prompt that say where and when a run works.
+#[derive(Debug, Default)]
+pub(super) struct Surroundings {
+    pub(super) host: String,
+    pub(super) platform: String,
+    pub(super) date: String,
+}
+
+/// Returns the system prompt of a run that starts no process: without the state of the repository.
+/// `None` without a model.
+pub(super) fn offline_prompt(
+    config: &Config,
+    job: &Job,
+    host: &Host,
+    redactor: &Redactor,
+    surroundings: &Surroundings,
+    tools: &[ToolFacts],
+    mode: Mode,
+) -> Option<SystemPrompt> {
+    let model = config.model_of(job)?;
+    let directory = working_dir(job, host);
+    let (directory, root, text) = if job.environment.is_local() {
+        let directory = resolved(&directory).unwrap_or(directory);
+        let (_, root) = repository(&directory);
+        let names = model.profile.documents;
+        let read = super::documents::documents(root.as_deref(), &directory, names, redactor);
+        (directory, root, read.text)
+    } else {
+        (directory, None, String::new())
+    };
+    Some(system_prompt(&PromptFacts {
+        base: model.profile.prompt,
+        job: job.name.as_str(),
+        description: job.description.as_deref(),
+        host: &surroundings.host,
+        platform: &surroundings.platform,
+        date: &surroundings.date,
+        model: model.model_word(),
+        working_dir: &directory.display().to_string(),
+        in_repository: root.is_some(),
+        git: None,
+        autonomy: autonomy(job.policy.autonomy),
+        tools,
+        documents: &redactor.text(&text),
+        is_planned: mode == Mode::Plan,
+        skills: &skills(job),
+        output_schema: job.output_schema.as_ref().map(OutputSchema::as_written),
+        system_prompt: job.system_prompt.as_deref(),
+    }))
+}
+
+/// Returns the date in the zone of the job, as the prompt states it.
+pub(super) fn date(config: &Config, job: &Job, now: DateTime<Utc>) -> String {
+    let zone = job.schedule.as_ref().map_or(config.settings.timezone, Schedule::zone);
+    now.with_timezone(&zone).format("%A, %Y-%m-%d (%Z)").to_string()
 }
 
 /// Returns the documents of the job's project; empty for a remote job or without a model.
@@ -79,27 +138,26 @@ pub(super) async fn documents(scope: &RunScope) -> Documents {
 }
 
 /// Returns the resolved path of a directory, and the root of its repository.
-pub(super) fn repository(working_dir: &Path) -> (PathBuf, Option<PathBuf>) {
+fn repository(working_dir: &Path) -> (PathBuf, Option<PathBuf>) {
     let directory = working_dir.canonicalize().unwrap_or_else(|_| working_dir.to_path_buf());
     let root = project::git_root(&directory);
     (directory, root)
 }
 
-/// Returns the name, the description and the text of each skill of a job.
-pub(super) fn skills(job: &Job) -> Vec<(&str, &str, &str)> {
+fn skills(job: &Job) -> Vec<(&str, &str, &str)> {
     let skills = job.skills.iter();
     skills
         .map(|skill| (skill.directory.as_str(), skill.description.as_str(), skill.body.as_str()))
         .collect()
 }
 
-fn platform() -> String {
+/// Returns the name of the kernel and its release.
+pub(super) fn platform() -> String {
     let uname = rustix::system::uname();
     format!("{} {}", uname.sysname().to_string_lossy(), uname.release().to_string_lossy())
 }
 
-/// Returns the word of `autonomy` in the prompt.
-pub(super) fn autonomy(autonomy: Autonomy) -> &'static str {
+fn autonomy(autonomy: Autonomy) -> &'static str {
     match autonomy {
         Autonomy::ReadOnly => "read_only",
         Autonomy::Supervised => "supervised",

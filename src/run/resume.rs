@@ -176,7 +176,7 @@ fn rebuilt(
         marker: &parts.marker,
         model: &facts,
         image: &|described| image(&scope.directory, described),
-        task: task(scope, recorded_text(scope, &parts.marker, history)),
+        task: task(scope, recorded_text(&scope.spec.job, &parts.marker, history)),
     };
     rebuild(&mut parts.machine, &sources)
 }

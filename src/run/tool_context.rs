@@ -312,8 +312,18 @@ pub fn toolbox(
     of_servers: Vec<Arc<dyn AgentTool>>,
     has_person: bool,
 ) -> Toolbox {
+    toolbox_of(config, job, tools(config, ctx, of_servers), has_person)
+}
+
+/// Returns the toolbox of a run with these tools.
+pub(super) fn toolbox_of(
+    config: &Config,
+    job: &Job,
+    tools: Vec<Arc<dyn AgentTool>>,
+    has_person: bool,
+) -> Toolbox {
     let profile = profile_of(config, job);
-    Toolbox::new(tools(config, ctx, of_servers), |tool| {
+    Toolbox::new(tools, |tool| {
         let name = tool.definition().name.as_str();
         if !tool.is_available() || !is_visible(&job.policy, name, tool.category(), has_person) {
             return None;

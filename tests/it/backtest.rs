@@ -263,8 +263,9 @@ fn a_replay_compares_the_prompt_and_the_tools() {
     assert_eq!(kinds(&report), ["task prompt"]);
     let report = replay("jobs.yaml", "{write: [", "{write: [restart, ");
     assert_eq!(kinds(&report), ["restart allowed", "tools tools", "system_prompt prompt"]);
-    let report = replay("tools.yaml", "name: restart", "name: start");
-    assert_eq!(kinds(&report), ["restart tool_gone"]);
+    let report = replay("tools.yaml", "name: status", "name: state");
+    let expected = ["status tool_gone", "tools tools", "system_prompt prompt"];
+    assert_eq!(kinds(&report), expected);
     let done = place.dutyd(&["replay", "last"]);
     assert_eq!((done.code, done.stderr.as_str()), (0, ""));
 }
@@ -310,4 +311,132 @@ jobs:
     assert!(near(&report["cost_usd"]["today"], 4.0), "{report:#}");
     let report = replay("m: {", "renamed: {");
     assert!(near(&report["cost_usd"]["today"], 0.2), "{report:#}");
+}
+
+/// Returns a place whose job `j` has a recorded run with the verdict `ok`.
+fn tried(others: &str) -> Place {
+    let config = "default_model: m
+models:
+  m: {provider: scripted, script: s.yaml}
+  other: {provider: scripted, script: other.yaml}
+security: {sandbox: off}
+";
+    let jobs = "version: 1
+jobs:
+  - name: j
+    prompt: Look at {{unit}}
+    vars: {unit: web}
+    double_confirmation: false
+    tools: {write: [scale]}
+    verify: [{tool: seen, args: {}, expect: {exit_code: 0}}]
+";
+    let tools = TOOLS.to_owned()
+        + "  - {name: seen, description: Leaves a trace, category: read, cmd: sh, args: [-c, 'echo x >> \"ROOT/trace\"; echo 2 of 3']}\n";
+    let script = "steps:
+  - call: [{tool: status, args: {unit: web}}, {tool: seen, args: {}}]
+  - call: {tool: scale, args: {n: 3}}
+  - say: '{\"status\": \"ok\", \"summary\": \"all is well\"}'
+";
+    let place = Place::new(&[("config.yaml", config), ("jobs.yaml", jobs), ("s.yaml", script)]);
+    place.write("tools.yaml", &tools.replace("ROOT", &place.path().display().to_string()));
+    place.write("other.yaml", others);
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    place
+}
+
+#[test]
+fn a_trial_finds_another_verdict_and_starts_no_tool() {
+    // It asks in another order, is refused a call, and concludes otherwise from the same output.
+    let place = tried(
+        "steps:
+  - call: {tool: seen, args: {}}
+  - call: [{tool: restart, args: {unit: web}}, {tool: status, args: {unit: web}}]
+  - say: '{\"status\": \"critical\", \"summary\": \"{{ results[0] | trim }}\"}'
+",
+    );
+    let trace = || std::fs::read_to_string(place.path().join("trace")).unwrap();
+    assert_eq!(trace(), "x\nx\n", "the call and the check");
+    let report = place.json(&["trial", "last", "--model", "other"]);
+    assert_eq!(report["ok"], false, "{report:#}");
+    let row = &report["runs"][0];
+    assert_eq!(row["verdict"], json!({"recorded": "ok", "today": "critical"}));
+    assert_eq!(row["outcome"], json!({"recorded": "succeeded", "today": "succeeded"}));
+    assert_eq!(row["calls"], json!({"same": 2, "other": 1, "unanswered": 0}));
+    assert_eq!(report["cost_usd"], 0.0);
+    assert_eq!(trace(), "x\nx\n", "a trial starts no tool");
+    assert_eq!(place.json(&["runs"]).as_array().unwrap().len(), 1, "a trial is not a run");
+    let same = place.dutyd(&["trial", "--job", "j"]);
+    assert_eq!(same.code, 0, "{same:?}");
+    assert!(same.stdout.contains("ok -> ok"), "{same:?}");
+    let tmp: Vec<_> = std::fs::read_dir(place.state().join("tmp")).unwrap().collect();
+    assert!(tmp.is_empty(), "{tmp:?}");
+}
+
+#[test]
+fn a_call_that_the_record_does_not_answer_ends_the_trial() {
+    let place = tried(
+        "steps:
+  - call: {tool: status, args: {unit: db}}
+  - say: '{\"status\": \"ok\"}'
+",
+    );
+    let report = place.json(&["trial", "last", "--model", "other"]);
+    assert_eq!(report["ok"], false);
+    let row = &report["runs"][0];
+    assert_eq!(row["calls"], json!({"same": 0, "other": 0, "unanswered": 1}), "{report:#}");
+    assert_eq!(row["verdict"], json!({"recorded": "ok", "today": null}));
+    assert_eq!(row["outcome"]["today"], Value::Null);
+    let error = row["error"].as_str().unwrap();
+    assert!(error.contains("status {\"unit\":\"db\"}"), "{error}");
+    for (args, code) in [
+        (vec!["trial", "last", "--model", "nothing"], 3),
+        (vec!["trial", "--job", "nothing"], 3),
+        (vec!["trial"], 2),
+    ] {
+        assert_eq!(place.dutyd(&args).code, code, "{args:?}");
+    }
+}
+
+#[test]
+fn a_trial_tells_its_cost_first_and_keeps_within_its_limit() {
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = asked.clone();
+    let answer = move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        let reply = json!({
+            "choices": [{"index": 0, "finish_reason": "stop",
+                "message": {"role": "assistant", "content": "{\"status\": \"ok\"}"}}],
+            "usage": {"prompt_tokens": 100_000, "completion_tokens": 0},
+        });
+        async move { axum::Json(reply) }
+    };
+    let server = serve_on_loopback(axum::Router::new().fallback(post(answer)));
+    let config = format!(
+        "models: {{m: {{provider: openai_chat, model: test, api_key: sk-local-test, stream: false,
+    base_url: 'http://{}/v1', price: {{input: 1, output: 0}}}}}}\nsecurity: {{sandbox: off}}\n",
+        server.address
+    );
+    let jobs = "version: 1
+jobs:
+  - {name: j, prompt: Look., double_confirmation: false, allow_no_calls: true}
+";
+    let place = Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
+    for _ in 0..3 {
+        assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    }
+    let requests = || asked.load(std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(requests(), 3);
+    let unasked = place.dutyd(&["trial", "--job", "j"]);
+    assert_eq!((unasked.code, requests()), (2, 3), "{unasked:?}");
+    assert!(unasked.stderr.contains("a trial of 3 runs costs about 0.3000 USD"), "{unasked:?}");
+    let report = place.json(&["trial", "--job", "j", "--yes", "--max-cost-usd", "0.15"]);
+    assert_eq!(report["ok"], false, "{report:#}");
+    assert!(requests() < 6, "{report:#}");
+    assert!(report["cost_usd"].as_f64().unwrap() <= 0.15, "{report:#}");
+    let report = place.json(&["trial", "last", "--yes"]);
+    assert_eq!(
+        (&report["ok"], &report["runs"][0]["cost_usd"]["today"]),
+        (&json!(true), &json!(0.1))
+    );
 }

@@ -6,13 +6,10 @@ use std::sync::Arc;
 use super::Replay;
 use super::calls::RunReplay;
 use super::report::{Difference, DifferenceKind, Side};
-use crate::agent::{PromptFacts, ToolFacts, configured_part, system_prompt};
-use crate::config::{Job, MCP_SEPARATOR, McpServer, Mode, OutputSchema, Profile};
-use crate::process::resolved;
-use crate::run::documents::documents;
-use crate::run::prompt::{autonomy, repository, skills};
+use crate::agent::{ToolFacts, configured_part};
+use crate::config::{Job, MCP_SEPARATOR, McpServer, Mode};
+use crate::run::prompt::{Surroundings, offline_prompt};
 use crate::run::tool_catalog::{KnownTool, offered};
-use crate::run::tool_context::{profile_of, working_dir};
 
 /// Returns what differs in the tools, the system prompt and the task of a run.
 pub(super) fn compare_prompt(run: &RunReplay<'_>, replay: &Replay<'_>) -> Vec<Difference> {
@@ -116,38 +113,11 @@ fn today_prompt(
     replay: &Replay<'_>,
     tools: &[ToolFacts],
 ) -> Option<String> {
-    let config = replay.config;
-    let model = config.model_of(job)?;
-    let directory = working_dir(job, replay.host);
-    let profile: &Profile = profile_of(config, job);
-    let (directory, root, text) = if job.environment.is_local() {
-        let directory = resolved(&directory).unwrap_or(directory);
-        let (_, root) = repository(&directory);
-        let read = documents(root.as_deref(), &directory, profile.documents, &replay.redactor);
-        (directory, root, read.text)
-    } else {
-        (directory, None, String::new())
-    };
-    let prompt = system_prompt(&PromptFacts {
-        base: profile.prompt,
-        job: job.name.as_str(),
-        description: job.description.as_deref(),
-        host: "",
-        platform: "",
-        date: "",
-        model: model.model_word(),
-        working_dir: &directory.display().to_string(),
-        in_repository: root.is_some(),
-        git: None,
-        autonomy: autonomy(job.policy.autonomy),
-        tools,
-        documents: &replay.redactor.text(&text),
-        is_planned: run.start.mode == Mode::Plan.as_str(),
-        skills: &skills(job),
-        output_schema: job.output_schema.as_ref().map(OutputSchema::as_written),
-        system_prompt: job.system_prompt.as_deref(),
-    });
-    Some(replay.redactor.text(&configured_part(&prompt.text)).into_owned())
+    let (config, host, redactor) = (replay.config, replay.host, &replay.redactor);
+    let mode = if run.start.mode == Mode::Plan.as_str() { Mode::Plan } else { Mode::Act };
+    let nowhere = Surroundings::default();
+    let prompt = offline_prompt(config, job, host, redactor, &nowhere, tools, mode)?;
+    Some(redactor.text(&configured_part(&prompt.text)).into_owned())
 }
 
 /// Returns the first lines that differ, of both texts; the line of a text that has ended is empty.
