@@ -3,6 +3,7 @@
 //! these records.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -16,6 +17,7 @@ use crate::domain::{CallId, CallStart, Category, Event};
 pub struct CallExecutor {
     sink: Arc<dyn EventSink>,
     cancel: CancellationToken,
+    lines_left: AtomicU64,
 }
 
 impl CallExecutor {
@@ -23,7 +25,14 @@ impl CallExecutor {
     /// within 3 s.
     #[must_use]
     pub fn new(sink: Arc<dyn EventSink>, cancel: CancellationToken) -> Self {
-        Self { sink, cancel }
+        Self { sink, cancel, lines_left: AtomicU64::new(u64::MAX) }
+    }
+
+    /// Limits how many lines of files all calls together change.
+    #[must_use]
+    pub fn with_lines(mut self, most: u64) -> Self {
+        self.lines_left = AtomicU64::new(most);
+        self
     }
 
     /// Returns the token that ends the calls of this executor.
@@ -89,6 +98,12 @@ impl OpenCall<'_> {
     /// *Errors*: the end cannot be recorded.
     pub async fn end(self, output: CallOutput) -> Result<(), RecordError> {
         let duration_ms = u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX);
+        let left = &self.executor.lines_left;
+        // Calls that change files run one at a time.
+        left.store(
+            left.load(Ordering::Relaxed).saturating_sub(output.lines_changed),
+            Ordering::Relaxed,
+        );
         let end = output.end(&self.call_id, &self.name, duration_ms);
         self.executor.sink.record(Event::ToolCallEnd(Box::new(end))).await
     }
@@ -107,6 +122,10 @@ impl OpenCall<'_> {
     }
 
     fn context(&self) -> CallContext {
-        CallContext { call_id: self.call_id.clone(), cancel: self.executor.cancel.clone() }
+        CallContext {
+            call_id: self.call_id.clone(),
+            cancel: self.executor.cancel.clone(),
+            lines_left: self.executor.lines_left.load(Ordering::Relaxed),
+        }
     }
 }

@@ -222,6 +222,11 @@ impl Machine {
         &self.changes
     }
 
+    /// Returns how many lines of files the run may still change.
+    pub(super) fn lines_left(&self) -> u64 {
+        self.rules.limits.max_lines_changed.saturating_sub(self.counters.spent.lines)
+    }
+
     /// Returns what the run has used so far.
     #[must_use]
     pub fn counters(&self) -> &Counters {

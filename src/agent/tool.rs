@@ -61,13 +61,15 @@ pub struct CallState {
     pub binding: Binding,
 }
 
-/// The id and the cancellation of a running call.
+/// The id, the cancellation and the budget of a running call.
 #[derive(Debug, Clone)]
 pub struct CallContext {
     /// The id of the call.
     pub call_id: CallId,
     /// Cancelled when the run ends. The call must then end within 3 s.
     pub cancel: CancellationToken,
+    /// How many lines of files the run may still change.
+    pub lines_left: u64,
 }
 
 /// The output of a call.

@@ -104,15 +104,15 @@ pub(crate) enum Verb {
     Show(ShowArgs),
     /// Check that a run's record was not changed: hash chain, files, end
     Verify(VerifyArgs),
-    /// Compare a run with today's policy, tools and prompt, without running anything
+    /// Compare a run with today's policy, tools and prompt
     Replay(ReplayArgs),
-    /// Compare a changed configuration with recorded runs, without running anything
+    /// Compare a changed configuration with recorded runs
     ///
     /// Lists the calls that it would newly refuse or allow, and those whose command
     /// line it changes. Exits with 1 if there are any, or if a run cannot be compared.
     #[command(verbatim_doc_comment)]
     Backtest(BacktestArgs),
-    /// Ask a model again with the recorded results of the tools; this costs money
+    /// Ask a model again with the recorded results of the tools
     Trial(TrialArgs),
     /// List the tools of MCP servers, or accept changed ones
     Mcp(McpArgs),

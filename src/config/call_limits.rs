@@ -9,6 +9,10 @@ use crate::argv::{Diagnostic, Diagnostics, pointer_segment};
 use crate::text::quantity;
 use crate::text::suggest::nearest;
 
+/// The tool that takes `max_bytes`, and the bounds of its value: the body is held in memory.
+const FETCH: &str = "web_fetch";
+const RESPONSE_BYTES: std::ops::RangeInclusive<u64> = 1024..=64 << 20;
+
 /// The limits of the calls of a tool, as far as the operator sets them.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CallLimits {
@@ -17,6 +21,8 @@ pub struct CallLimits {
     pub characters: Option<usize>,
     /// Lines of the output that the model sees.
     pub lines: Option<usize>,
+    /// Bytes of a response of `web_fetch`, packed or unpacked.
+    pub response_bytes: Option<usize>,
 }
 
 impl CallLimits {
@@ -51,8 +57,34 @@ impl CallLimits {
             };
             let count = |value: Option<u64>| value.and_then(|value| usize::try_from(value).ok());
             let (characters, lines) = (count(raw.output_limit), count(raw.output_lines));
-            limits.insert(name.clone(), Self { timeout, characters, lines });
+            let response_bytes = response_bytes(name, raw, &here, diagnostics);
+            limits.insert(name.clone(), Self { timeout, characters, lines, response_bytes });
         }
         limits
+    }
+}
+
+fn response_bytes(
+    tool: &str,
+    raw: &RawCallLimits,
+    here: &str,
+    diagnostics: &mut Diagnostics,
+) -> Option<usize> {
+    let here = format!("{here}/max_bytes");
+    let text = raw.max_bytes.as_deref()?;
+    if tool != FETCH {
+        diagnostics.error(&here, format!("`max_bytes` applies only to `{FETCH}`"));
+        return None;
+    }
+    match quantity::size(text) {
+        Ok(bytes) if RESPONSE_BYTES.contains(&bytes) => usize::try_from(bytes).ok(),
+        Ok(_) => {
+            diagnostics.error(&here, "`max_bytes` must be from 1KiB to 64MiB");
+            None
+        }
+        Err(message) => {
+            diagnostics.error(&here, message);
+            None
+        }
     }
 }

@@ -97,6 +97,9 @@ pub(crate) struct RawCallLimits {
     /// Maximum number of lines of the output that the model sees.
     #[schemars(range(min = 1, max = 100_000))]
     pub(crate) output_lines: Option<u64>,
+    /// Maximum size of a response; only for web_fetch. Defaults to 5MiB.
+    #[schemars(regex(pattern = SIZE))]
+    pub(crate) max_bytes: Option<String>,
 }
 
 /// Ping of the daemon.

@@ -69,7 +69,8 @@ pub async fn apply(
         // The person who applies a plan has seen all of its calls, so they need no rate limit.
         rules: GateRules { rate: None, ..rules },
         toolbox: scope.toolbox.clone(),
-        executor: CallExecutor::new(scope.sink.clone(), CancellationToken::new()),
+        executor: CallExecutor::new(scope.sink.clone(), CancellationToken::new())
+            .with_lines(scope.spec.job.limits.max_lines_changed),
         sink: scope.sink.clone(),
         spent: Spent::default(),
         changed: Changed::default(),

@@ -1,14 +1,20 @@
 //! Makes the precheck of a run, which decides without a model whether there is anything to do.
 
-use super::history::{NO_PRECHECK_ANSWER, RunHistory};
+use super::history::{NO_PRECHECK_ANSWER, RecordRead, RunHistory};
 use super::own_call::{Made, OwnCalls};
 use super::scope::RunScope;
 use crate::agent::{EventSink as _, Marker, RecordError};
 use crate::config::{Job, Precheck, RunWhen};
-use crate::domain::{CallEnd, CallId, Event};
+use crate::domain::{CallEnd, CallId, Event, RunId};
+use crate::store::RunDir;
+use crate::text::diff::diff;
+use crate::text::truncate::shorten;
 
 /// Maximum bytes of the output that `run_when` looks at.
 const JUDGED_BYTES: u64 = 1 << 20;
+
+/// Limit of the characters of the difference that the model gets.
+const DIFFERENCE_CHARACTERS: usize = 10_000;
 
 /// The decision of the precheck of a run.
 pub(super) enum Prechecked {
@@ -62,11 +68,24 @@ pub(super) async fn precheck(
             ok
         }
     };
-    Ok(if ok {
-        Prechecked::Run(Some(prompt_text(precheck, marker, &end)))
-    } else {
-        Prechecked::NotNeeded
-    })
+    if !ok {
+        return Ok(Prechecked::NotNeeded);
+    }
+    let mut text = prompt_text(precheck, marker, &end);
+    match difference(scope, precheck, &end).await {
+        Ok(None) => {}
+        Ok(Some((before, difference))) => {
+            let difference = marker.wrap(&end.call_id, &difference);
+            text.push_str(&format!(
+                "\n\nDifference from its output in the run {before}, the last one that succeeded or was planned:\n{difference}"
+            ));
+        }
+        Err(why) => {
+            let message = format!("the earlier output of the precheck cannot be compared: {why}");
+            scope.sink.record(Event::warning("precheck_difference", message)).await?;
+        }
+    }
+    Ok(Prechecked::Run(Some(text)))
 }
 
 /// Returns the text about the recorded precheck of a run that follows the prompt; `None` if the
@@ -75,6 +94,50 @@ pub(super) fn recorded_text(job: &Job, marker: &Marker, history: &RunHistory) ->
     let precheck = job.precheck.as_ref()?;
     history.precheck.found_work?;
     Some(prompt_text(precheck, marker, history.precheck.call.as_ref()?))
+}
+
+/// Returns the difference of an output from that of the last run that succeeded or was planned, and the
+/// id of that run. `None` if the precheck does not look for changes, if that run is not kept any more, or
+/// if the texts are the same.
+///
+/// *Errors*: one of the outputs cannot be read.
+async fn difference(
+    scope: &RunScope,
+    precheck: &Precheck,
+    end: &CallEnd,
+) -> Result<Option<(RunId, String)>, String> {
+    if !matches!(precheck.run_when, RunWhen::Changed) {
+        return Ok(None);
+    }
+    let job = scope.spec.job.name.to_string();
+    let told = |error: &dyn std::fmt::Display| error.to_string();
+    let ledger = scope.host.ledger.get().await.map_err(|error| told(&error))?;
+    let before = ledger.read(move |reader| reader.precheck(&job)).await;
+    let Some((_, Some(run_id))) = before.map_err(|error| told(&error))? else { return Ok(None) };
+    let run_id = RunId::parse(&run_id).map_err(|error| told(&error))?;
+    let Some(before) = scope.host.state.find_run(&run_id) else { return Ok(None) };
+    let (directory, end) = (scope.directory.clone(), end.clone());
+    let tool = precheck.call.tool.to_string();
+    let compare = move || {
+        let RecordRead::Whole(history) = RunHistory::read(&before.transcript())? else {
+            return Err(std::io::Error::other(format!("the record of {run_id} is broken")));
+        };
+        let Some(call) = &history.precheck.call else { return Ok(None) };
+        let (old, new) = (judged_output(&before, call)?, judged_output(&directory, &end)?);
+        let difference = shorten(&diff(&tool, &old, &new).unified, DIFFERENCE_CHARACTERS);
+        Ok((!difference.is_empty()).then_some((run_id, difference)))
+    };
+    let compared = tokio::task::spawn_blocking(compare).await.map_err(|error| told(&error))?;
+    compared.map_err(|error| told(&error))
+}
+
+/// Returns the output of a precheck, as far as `run_when` looks at it.
+fn judged_output(run: &RunDir, end: &CallEnd) -> std::io::Result<String> {
+    let Some(file) = &end.output_file else {
+        return Ok(end.output.clone().unwrap_or_default());
+    };
+    let bytes = run.read_output(file, JUDGED_BYTES)?;
+    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 fn prompt_text(precheck: &Precheck, marker: &Marker, end: &CallEnd) -> String {
@@ -105,13 +168,7 @@ async fn judge(
     answer: &str,
 ) -> (bool, String) {
     let code = end.exit_code.unwrap_or_default();
-    let output = || -> std::io::Result<String> {
-        let Some(file) = &end.output_file else {
-            return Ok(end.output.clone().unwrap_or_default());
-        };
-        let bytes = scope.directory.read_output(file, JUDGED_BYTES)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
+    let output = || judged_output(&scope.directory, end);
     let detail = |ok: bool, yes: &str, no: &str| (ok, if ok { yes } else { no }.to_owned());
     match &precheck.run_when {
         RunWhen::ExitNonzero => (code != 0, format!("the exit code is {code}")),
@@ -130,7 +187,7 @@ async fn judge(
                 Err(error) => Err(error),
             };
             match before {
-                Ok(Some(before)) => detail(
+                Ok(Some((before, _))) => detail(
                     before != answer,
                     "the exit code or the output differs from the last run that succeeded or was planned",
                     "the exit code and the output are the same as in the last run that succeeded or was planned",

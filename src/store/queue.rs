@@ -83,8 +83,8 @@ impl Ledger {
             release(transaction, run_id.as_str(), facts.cost_micro_usd)?;
             match &facts.precheck {
                 Some((job, Some(answer))) => transaction
-                    .prepare_cached("INSERT OR REPLACE INTO prechecks VALUES (?1, ?2)")?
-                    .execute(params![job, answer])?,
+                    .prepare_cached("INSERT OR REPLACE INTO prechecks VALUES (?1, ?2, ?3)")?
+                    .execute(params![job, answer, run_id.as_str()])?,
                 Some((job, None)) => transaction
                     .prepare_cached("DELETE FROM prechecks WHERE job = ?1")?
                     .execute([job])?,
@@ -271,13 +271,14 @@ fn prune_ended(transaction: &Connection) -> rusqlite::Result<()> {
 }
 
 impl LedgerReader<'_> {
-    /// Returns the answer of the precheck in the last run of a job that succeeded or was planned.
+    /// Returns the answer of the precheck in the last run of a job that succeeded or was planned, and the
+    /// id of that run; an earlier version did not keep the id.
     ///
     /// *Errors*: SQLite's.
-    pub fn precheck(&self, job: &str) -> rusqlite::Result<Option<String>> {
+    pub fn precheck(&self, job: &str) -> rusqlite::Result<Option<(String, Option<String>)>> {
         self.connection()
-            .prepare_cached("SELECT answer FROM prechecks WHERE job = ?1")?
-            .query_row([job], |row| row.get(0))
+            .prepare_cached("SELECT answer, run_id FROM prechecks WHERE job = ?1")?
+            .query_row([job], |row| Ok((row.get(0)?, row.get(1)?)))
             .optional()
     }
 
@@ -476,7 +477,8 @@ mod tests {
             .unwrap();
         let sql = format!(
             "ALTER TABLE queue DROP COLUMN epoch; DROP TABLE run_notices; DROP TABLE job_states;
-             DROP TABLE messages; DROP TABLE undelivered; DROP TABLE holds; DROP TABLE repeated_runs; ALTER TABLE pauses DROP COLUMN until; PRAGMA user_version = {before}"
+             DROP TABLE messages; DROP TABLE undelivered; DROP TABLE holds; DROP TABLE repeated_runs; ALTER TABLE pauses DROP COLUMN until;
+             ALTER TABLE prechecks DROP COLUMN run_id; PRAGMA user_version = {before}"
         );
         ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();
         drop(ledger);

@@ -137,6 +137,8 @@ pub(super) const SCHEMA: Schema = Schema {
         ) WITHOUT ROWID;
         ALTER TABLE pauses ADD COLUMN until INTEGER;
         CREATE TABLE repeated_runs (run_id TEXT PRIMARY KEY, next TEXT NOT NULL) WITHOUT ROWID;
+    ", "
+        ALTER TABLE prechecks ADD COLUMN run_id TEXT;
     "],
 };
 

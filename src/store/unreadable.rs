@@ -237,10 +237,11 @@ const TABLES: &[Table] = &[
     Table {
         name: "prechecks",
         key: &["job"],
-        columns: "job, answer",
+        columns: "job, answer, run_id",
         search: Search::Every,
         read: |row, _| {
             let (_, _): (String, String) = (row.get(0)?, row.get(1)?);
+            let _: Option<String> = row.get(2)?;
             Ok(())
         },
         moves: Moves::Aside,
@@ -538,7 +539,7 @@ mod tests {
             ("INSERT INTO reservations VALUES (x'00', '', 'd', 1)", "reservations", "spent"),
             ("INSERT INTO budget_days VALUES ('', 'd', -1)", "budget_days", "spent"),
             ("INSERT INTO budget_days VALUES ('', 'd', 'much')", "budget_days", "spent"),
-            ("INSERT INTO prechecks VALUES ('j', x'00')", "prechecks", "no earlier"),
+            ("INSERT INTO prechecks (job, answer) VALUES ('j', x'00')", "prechecks", "no earlier"),
             ("INSERT INTO plans VALUES ('a', 1, 'waiting', '{')", "plans", "cannot be applied"),
             ("INSERT INTO mcp_pins VALUES ('m', '[')", "mcp_pins", "accept"),
             ("INSERT INTO meta VALUES ('epoch', 'two')", "meta", "the epoch is 0"),

@@ -201,6 +201,7 @@ impl DeclaredTool {
                 timeout: None,
                 characters: self.tool.output_limit,
                 lines: self.tool.output_lines,
+                response_bytes: None,
             },
             category: rights,
             sandbox: &self.tool.sandbox,

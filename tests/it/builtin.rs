@@ -330,6 +330,30 @@ call: {tool: bash, args: {command: \"echo quick\", timeout_ms: 60000}}",
 }
 
 #[test]
+fn overwritten_lines_count_before_the_call() {
+    let place = place(
+        "call: {tool: write_file, args: {file_path: long.txt, content: short}}
+call: [{tool: write_file, args: {file_path: new.txt, content: \"1\\n2\\n3\\n\"}}, {tool: write_file, args: {file_path: mid.txt, content: x}}]
+call: {tool: apply_patch, args: {patch: \"*** Begin Patch\\n*** Delete File: long.txt\\n*** End Patch\"}}",
+        "    tools: {write: [write_file, apply_patch]}\n    limits: {max_lines_changed: 10, error_threshold: 9}\n",
+    );
+    let workspace = place.state().join("workspace/j");
+    std::fs::create_dir_all(&workspace).unwrap();
+    let lines = |count: usize| "line\n".repeat(count);
+    std::fs::write(workspace.join("long.txt"), lines(50)).unwrap();
+    std::fs::write(workspace.join("mid.txt"), lines(8)).unwrap();
+    place.dutyd(&["run", "j"]);
+    let ends = events(&place, "tool_call_end");
+    let kinds: Vec<&Value> = ends.iter().map(|end| &end["error_kind"]).collect();
+    let denied = json!("denied");
+    assert_eq!(kinds, [&denied, &Value::Null, &denied, &denied], "{ends:#?}");
+    let said = ends[2]["output"].as_str().unwrap();
+    assert!(said.contains("9 lines") && said.contains("7 more"), "{said}");
+    let text = |name: &str| std::fs::read_to_string(workspace.join(name)).unwrap();
+    assert_eq!((text("long.txt"), text("mid.txt")), (lines(50), lines(8)));
+}
+
+#[test]
 fn the_operator_sets_limits_of_built_in_tools_and_a_job_caps_them() {
     let place = place(
         "call: {tool: bash, args: {command: \"seq 100\"}}
@@ -359,6 +383,8 @@ call: {tool: bash, args: {command: \"sleep 30\"}}",
         ("builtin_tools: {bsh: {timeout: 1s}}", "did you mean `bash`?"),
         ("builtin_tools: {bash: {timeout: 0s}}", "`timeout` must be positive"),
         ("builtin_tools: {bash: {output_lines: 0}}", "builtin_tools.bash.output_lines"),
+        ("builtin_tools: {bash: {max_bytes: 1MB}}", "`max_bytes` applies only to `web_fetch`"),
+        ("builtin_tools: {web_fetch: {max_bytes: 1GB}}", "`max_bytes` must be from 1KiB to 64MiB"),
     ] {
         place.write("config.yaml", &format!("{CONFIG}{wrong}\n"));
         let refused = place.dutyd(&["validate"]);

@@ -87,8 +87,16 @@ fn a_run_whose_answer_is_that_of_the_last_good_run_is_not_needed() {
     let row = place.json(&["show", "last"])["run"].clone();
     assert_eq!((&row["outcome"], &row["error"]), (&json!("skipped"), &Value::Null));
 
-    set(&place, "db failed\n");
-    assert_eq!(run(&place).0, "completed");
+    set(&place, "web failed\ndb failed\n");
+    let before = place.json(&["runs"])[1]["run_id"].as_str().unwrap().to_owned();
+    let (stop_reason, events) = run(&place);
+    assert_eq!(stop_reason, "completed");
+    let input = of_type(&events, "user_input")[0]["text"].as_str().unwrap();
+    let (output, difference) = input.split_once("Difference from its output in the run ").unwrap();
+    assert!(output.contains("web failed\ndb failed"), "{input}");
+    assert!(difference.starts_with(&before), "{difference}");
+    assert!(difference.contains("<tool_output ") && difference.contains("\n+db failed"), "{input}");
+    assert!(!difference.contains("-web failed"), "{difference}");
     std::fs::remove_file(place.path().join("units")).unwrap();
     assert_eq!(run(&place).0, "completed", "the exit code is another one");
     assert_eq!(run(&place).0, "not_needed");

@@ -255,6 +255,21 @@ fn large_and_slow_answers_end() {
     assert_eq!(fetch(&place, &url, json!({"format": "html"}))["is_error"], false);
 }
 
+#[test]
+fn the_operator_limits_the_size_of_a_response() {
+    let (server, _) = hostile_server();
+    let place = place(OPEN);
+    let config = std::fs::read_to_string(place.config().join("config.yaml")).unwrap();
+    let limits = "builtin_tools: {web_fetch: {max_bytes: 1KiB}}\n";
+    place.write("config.yaml", &(config + limits));
+    let url = |path: &str| format!("http://{}{path}", server.address);
+    let small = fetch(&place, &url("/page"), json!({}));
+    assert_eq!(small["is_error"], false, "{small}");
+    let large = fetch(&place, &url("/deep"), json!({"format": "html"}));
+    assert_eq!(large["error_kind"], "limit", "{large}");
+    assert!(large["output"].as_str().unwrap().contains("larger than 1024 bytes"), "{large}");
+}
+
 // proves NET-6
 #[test]
 fn nothing_goes_along_with_a_request() {

@@ -32,7 +32,8 @@ impl Session {
     /// Runs or answers the calls in order. Adjacent reads and rejected calls are handled
     /// concurrently; every other call is handled alone.
     pub(super) async fn run_calls(&self, calls: Vec<Dispatch>) -> Result<Input, RecordError> {
-        let executor = CallExecutor::new(self.parts.sink.clone(), CancellationToken::new());
+        let executor = CallExecutor::new(self.parts.sink.clone(), CancellationToken::new())
+            .with_lines(self.parts.machine.lines_left());
         let work = self.run_all(&calls, &executor);
         tokio::pin!(work);
         tokio::select! {

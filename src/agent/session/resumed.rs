@@ -63,7 +63,8 @@ impl Session {
         start: &CallStart,
         shown_as: String,
     ) -> Result<CallOutcome, RecordError> {
-        let executor = CallExecutor::new(self.parts.sink.clone(), CancellationToken::new());
+        let executor = CallExecutor::new(self.parts.sink.clone(), CancellationToken::new())
+            .with_lines(self.parts.machine.lines_left());
         let open = executor.open(&start.call_id, &start.name);
         let probed = self.probe(start, executor.cancel()).await?;
         let (text, error_kind) = match &probed {
@@ -126,7 +127,7 @@ impl Session {
         // Keep the output file of the call itself.
         let own_id = CallId::parse(&format!("probe_{}", start.call_id));
         let call_id = own_id.unwrap_or_else(|_| start.call_id.clone());
-        let context = CallContext { call_id, cancel: cancel.clone() };
+        let context = CallContext { call_id, cancel: cancel.clone(), lines_left: 0 };
         let work = tool.probe(&probe, &context);
         tokio::pin!(work);
         let (output, done) = tokio::select! {

@@ -37,11 +37,12 @@ pub(super) fn write_file(
     let asked: WriteFile = super::parsed(arguments)?;
     let old = existing(work, &asked.file_path)?;
     let place = work.files().place(&asked.file_path)?;
+    let name = shown(place.path.as_os_str());
+    let changes = diff(&name, &old.unwrap_or_default(), &asked.content);
+    work.may_change(&changes)?;
     work.go_on()?;
     place.write(asked.content.as_bytes())?;
-    let name = shown(place.path.as_os_str());
     let text = format!("wrote {} bytes to {name}", asked.content.len());
-    let changes = diff(&name, &old.unwrap_or_default(), &asked.content);
     Ok(changed(text, vec![place], changes))
 }
 
@@ -92,9 +93,10 @@ pub(super) fn edit_file(
         }
     };
     let place = work.files().place(&asked.file_path)?;
+    let changes = diff(&shown(place.path.as_os_str()), &old, &text);
+    work.may_change(&changes)?;
     work.go_on()?;
     place.write(text.as_bytes())?;
-    let changes = diff(&shown(place.path.as_os_str()), &old, &text);
     Ok(changed(changes.unified.clone(), vec![place], changes))
 }
 
@@ -199,12 +201,13 @@ pub(super) fn apply_patch(
         }
         places.push(place);
     }
-    put(&work.files(), &places, &before, &after)?;
     let mut all = Diff::default();
     for ((path, new), place) in after.iter().zip(&places) {
         let old = before.get(path).and_then(Option::as_deref).unwrap_or_default();
         all.append(diff(&shown(place.path.as_os_str()), old, new.as_deref().unwrap_or_default()));
     }
+    work.may_change(&all)?;
+    put(&work.files(), &places, &before, &after)?;
     Ok(changed(done.join("\n"), places, all))
 }
 

@@ -37,6 +37,7 @@ use crate::config::Builtin;
 use crate::domain::{Binding, CallError, Category, ErrorKind, Image};
 use crate::gate::{Access, PathRules, Resource};
 use crate::process::{GRACE, HostWorkError, resolved};
+use crate::text::diff::Diff;
 use crate::text::truncate::{Keep, ViewLimit};
 
 /// Maximum bytes of a text argument that declares no limit of its own.
@@ -82,11 +83,26 @@ struct Work<'a> {
     ctx: &'a ToolContext,
     cancel: CancellationToken,
     until: Instant,
+    /// How many lines of files the run may still change.
+    lines_left: u64,
 }
 
 impl Work<'_> {
     fn files(&self) -> Files<'_> {
         Files::of(self.ctx, &self.cancel)
+    }
+
+    /// Returns an error if the changes are more than the run may still make. The gate knows only the
+    /// arguments of a call, not the text that the call replaces.
+    fn may_change(&self, changes: &Diff) -> Result<(), CallError> {
+        let (lines, left) = (changes.lines_changed, self.lines_left);
+        if lines <= left {
+            return Ok(());
+        }
+        let message = format!(
+            "Refused by the rule `budget`: the call would change {lines} lines of files, removed ones included, and the run may change {left} more (max_lines_changed). Nothing was changed."
+        );
+        Err(CallError::new(ErrorKind::Denied, message))
     }
 
     /// Returns an error if the run was stopped or the call timed out.
@@ -410,9 +426,10 @@ impl ToolRunner for BuiltinTool {
             Err(HostWorkError::Late)
         };
         let limit = timeout + GRACE;
-        let host_work = &self.ctx.host_work;
-        let done = host_work
-            .run_within(limit, move || work(&arguments, &Work { ctx: &ctx, cancel, until }));
+        let (host_work, lines_left) = (&self.ctx.host_work, context.lines_left);
+        let done = host_work.run_within(limit, move || {
+            work(&arguments, &Work { ctx: &ctx, cancel, until, lines_left })
+        });
         let done = tokio::select! {
             done = done => done,
             stopped = stopped => stopped,

@@ -56,7 +56,10 @@ fn call(ctx: &ToolContext, name: &str, arguments: Value) -> Result<Answer, CallE
     let arguments = prepare_builtin(name, arguments.as_object().unwrap())?.arguments;
     let kind = KINDS.iter().find(|kind| kind.name == name).unwrap();
     let until = Instant::now() + ctx.timeout;
-    (kind.work)(&arguments, &Work { ctx, cancel: CancellationToken::new(), until })
+    (kind.work)(
+        &arguments,
+        &Work { ctx, cancel: CancellationToken::new(), until, lines_left: u64::MAX },
+    )
 }
 
 #[track_caller]
@@ -280,7 +283,12 @@ fn a_found_line_is_cut_only_after_secrets_are_removed() {
 fn a_patch_names_only_the_files_that_it_left_changed() {
     let temp = tempfile::tempdir().unwrap();
     let ctx = context_in(temp.path());
-    let work = Work { ctx: &ctx, cancel: CancellationToken::new(), until: Instant::now() };
+    let work = Work {
+        ctx: &ctx,
+        cancel: CancellationToken::new(),
+        until: Instant::now(),
+        lines_left: u64::MAX,
+    };
     let path = |name: &str| ctx.working_dir.join(name).display().to_string();
     let put_all = |before: &[(&str, Option<&str>)], break_it: &dyn Fn()| {
         let files = |text: &dyn Fn(Option<&str>) -> Option<String>| {
@@ -426,7 +434,7 @@ fn of_too_many_names_the_newest_stay_in_view() {
     let ctx = context_in(temp.path());
     let kind = KINDS.iter().find(|kind| kind.name == "glob").unwrap();
     let call_id = crate::domain::CallId::parse("c").unwrap();
-    let context = CallContext { call_id, cancel: CancellationToken::new() };
+    let context = CallContext { call_id, cancel: CancellationToken::new(), lines_left: u64::MAX };
     let answer = call(&ctx, "glob", json!({"pattern": "*", "limit": 600})).unwrap();
     let output = collected(&ctx, &context, kind.name, kind.view, answer);
     let lines: Vec<&str> = output.content.lines().collect();
@@ -475,7 +483,8 @@ fn a_call_ends_when_its_time_is_up_or_the_run_is_stopped() {
     let arguments = json!({"pattern": "x"});
     let kind = KINDS.iter().find(|kind| kind.name == "grep").unwrap();
     let cancel = CancellationToken::new();
-    let work = Work { ctx: &ctx, cancel: cancel.clone(), until: Instant::now() };
+    let work =
+        Work { ctx: &ctx, cancel: cancel.clone(), until: Instant::now(), lines_left: u64::MAX };
     let late = (kind.work)(arguments.as_object().unwrap(), &work).unwrap_err();
     cancel.cancel();
     let stopped = (kind.work)(arguments.as_object().unwrap(), &work).unwrap_err();

@@ -37,6 +37,13 @@ pub(super) struct Fetched {
     pub(super) bytes: usize,
 }
 
+/// How long a fetch may take, and how many bytes a response may have, packed or unpacked.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Most {
+    pub(super) time: Duration,
+    pub(super) bytes: usize,
+}
+
 /// Fetches a page and follows its redirects.
 ///
 /// *Errors*: `denied` if a rule refuses a URL or an IP address, `timeout`, `limit`, `io`. *Cancel*:
@@ -45,13 +52,14 @@ pub(super) async fn fetch(
     rules: &DomainRules,
     url: &str,
     accept: &str,
-    total: Duration,
+    most: Most,
     redactor: &Redactor,
 ) -> Result<Fetched, CallError> {
-    let fetched = tokio::time::timeout(total, follow(rules, url, accept, redactor)).await;
+    let followed = follow(rules, url, accept, redactor, most.bytes);
+    let fetched = tokio::time::timeout(most.time, followed).await;
     fetched.unwrap_or_else(|_| {
         let message =
-            format!("[ERROR: The response was not complete within {} s.]", total.as_secs());
+            format!("[ERROR: The response was not complete within {} s.]", most.time.as_secs());
         Err(CallError::new(ErrorKind::Timeout, message))
     })
 }
@@ -61,6 +69,7 @@ async fn follow(
     url: &str,
     accept: &str,
     redactor: &Redactor,
+    most: usize,
 ) -> Result<Fetched, CallError> {
     let mut url = url.to_owned();
     for _ in 0..=MAX_REDIRECTS {
@@ -68,7 +77,7 @@ async fn follow(
         let response = request(&target, accept, redactor).await?;
         match next(&target, &response) {
             Some(next) => url = next,
-            None => return read(&target, response, redactor).await,
+            None => return read(&target, response, redactor, most).await,
         }
     }
     let message = format!("[ERROR: The page redirected more than {MAX_REDIRECTS} times.]");
@@ -173,6 +182,7 @@ async fn read(
     target: &Target,
     mut response: Response,
     redactor: &Redactor,
+    most: usize,
 ) -> Result<Fetched, CallError> {
     let header = |name| {
         let value = response.headers().get(name)?;
@@ -181,15 +191,15 @@ async fn read(
     let (content_type, encoding) = (header(CONTENT_TYPE), header(CONTENT_ENCODING));
     let mut body = Vec::new();
     while let Some(piece) = response.chunk().await.map_err(|error| failed(&error))? {
-        if body.len() + piece.len() > MAX_BYTES {
-            return Err(too_large());
+        if body.len() + piece.len() > most {
+            return Err(too_large(most));
         }
         body.extend_from_slice(&piece);
     }
     let bytes = body.len();
     let body = match encoding.as_deref().map(str::to_ascii_lowercase).as_deref() {
         None | Some("" | "identity") => body,
-        Some("gzip" | "x-gzip") => unpacked(&body)?,
+        Some("gzip" | "x-gzip") => unpacked(&body, most)?,
         Some(other) => {
             let message = format!(
                 "[ERROR: The response has the encoding `{}`, which was not requested.]",
@@ -207,19 +217,19 @@ async fn read(
     })
 }
 
-/// Unpacks a body up to [`MAX_BYTES`]: a small body can unpack to a large one (NET-5).
-fn unpacked(packed: &[u8]) -> Result<Vec<u8>, CallError> {
+/// Unpacks a body of at most `most` bytes: a small body can unpack to a large one (NET-5).
+fn unpacked(packed: &[u8], most: usize) -> Result<Vec<u8>, CallError> {
     let mut body = Vec::new();
-    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX) + 1;
-    let mut reader = flate2::read::MultiGzDecoder::new(packed).take(most);
+    let read = u64::try_from(most).unwrap_or(u64::MAX).saturating_add(1);
+    let mut reader = flate2::read::MultiGzDecoder::new(packed).take(read);
     reader.read_to_end(&mut body).map_err(|error| {
         CallError::new(ErrorKind::Io, format!("[ERROR: The response cannot be unpacked: {error}.]"))
     })?;
-    if body.len() > MAX_BYTES { Err(too_large()) } else { Ok(body) }
+    if body.len() > most { Err(too_large(most)) } else { Ok(body) }
 }
 
-fn too_large() -> CallError {
-    let message = format!("[ERROR: The response is larger than {} MiB.]", MAX_BYTES >> 20);
+fn too_large(most: usize) -> CallError {
+    let message = format!("[ERROR: The response is larger than {most} bytes.]");
     CallError::new(ErrorKind::Limit, message)
 }
 
@@ -277,10 +287,10 @@ mod tests {
             packer.write_all(&vec![b'x'; length]).unwrap();
             packer.finish().unwrap()
         };
-        assert_eq!(unpacked(&pack(MAX_BYTES)).unwrap().len(), MAX_BYTES);
+        assert_eq!(unpacked(&pack(MAX_BYTES), MAX_BYTES).unwrap().len(), MAX_BYTES);
         let bomb = pack(MAX_BYTES * 40);
         assert!(bomb.len() < MAX_BYTES / 2);
-        assert_eq!(unpacked(&bomb).unwrap_err().kind, ErrorKind::Limit);
-        assert_eq!(unpacked(b"no gzip").unwrap_err().kind, ErrorKind::Io);
+        assert_eq!(unpacked(&bomb, MAX_BYTES).unwrap_err().kind, ErrorKind::Limit);
+        assert_eq!(unpacked(b"no gzip", MAX_BYTES).unwrap_err().kind, ErrorKind::Io);
     }
 }

@@ -23,7 +23,7 @@ use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::Resource;
 use crate::text::truncate::{Keep, ViewLimit};
-use fetch::{Fetched, fetch};
+use fetch::{Fetched, MAX_BYTES, Most, fetch};
 
 const NAME: &str = "web_fetch";
 
@@ -138,7 +138,9 @@ impl WebFetchTool {
             Form::Html => "text/html, application/xhtml+xml;q=0.9, */*;q=0.1",
         };
         let (domains, redactor) = (&self.ctx.access.domains, &self.ctx.redactor);
-        let fetched = fetch(domains, &asked.url, accept, total, redactor);
+        let bytes = self.ctx.builtin(NAME).response_bytes.unwrap_or(MAX_BYTES);
+        let most = Most { time: total, bytes };
+        let fetched = fetch(domains, &asked.url, accept, most, redactor);
         let mut got = unless_stopped(context, fetched).await?;
         if image::media_type(&got.body).is_some() {
             let body = std::mem::take(&mut got.body);

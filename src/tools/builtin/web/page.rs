@@ -158,10 +158,11 @@ async fn convert(
         timeout: TIME,
         sandbox,
     };
+    let most = 4 * page.len().max(MAX_BYTES);
     let mut text = Vec::new();
     let mut keep = |chunk: &[u8]| {
         text.extend_from_slice(chunk);
-        if text.len() > 4 * MAX_BYTES {
+        if text.len() > most {
             return Err(std::io::Error::other("the text is too large"));
         }
         Ok(())
