@@ -252,15 +252,20 @@ impl Machine {
                     text: self.system.text.clone(),
                     stable_bytes: self.system.stable as u64,
                 });
+                // One turn, because some servers reject two user messages in a row.
+                let mut turn = String::new();
                 let repository = self.system.repository.take();
-                if let Some(text) = &repository {
-                    let source = InputSource::Repository;
-                    events.push(Event::user_input(text.clone(), source));
+                let recall = self.system.recall.take();
+                for (input, source) in
+                    [(repository, InputSource::Repository), (recall, InputSource::Recall)]
+                {
+                    let Some(input) = input else { continue };
+                    turn.push_str(&input);
+                    turn.push_str("\n\n");
+                    events.push(Event::user_input(input, source));
                 }
                 events.push(Event::user_input(text.clone(), InputSource::Job));
-                // One turn, because some servers reject two user messages in a row.
-                let before = repository.map(|text| format!("{text}\n\n")).unwrap_or_default();
-                self.history.push(Turn::User(before + &text));
+                self.history.push(Turn::User(turn + &text));
                 self.ask_or_stop(&mut events)
             }
             Input::Corrected(text) => self.correct_call(text, None, &mut events),

@@ -78,9 +78,11 @@ pub struct SystemPrompt {
     pub stable: usize,
     /// Branch and commit titles, delimited as untrusted content. They go before the task.
     pub repository: Option<String>,
+    /// Results of earlier runs, delimited as untrusted content. They go before the task.
+    pub recall: Option<String>,
 }
 
-/// Builds the system prompt of a run. Leaves `repository` empty.
+/// Builds the system prompt of a run. Leaves `repository` and `recall` empty.
 #[must_use]
 pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
     let mut prompt = facts.base.to_owned();
@@ -135,7 +137,7 @@ pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
     if let Some(text) = facts.system_prompt {
         let _ = write!(prompt, "\n{}\n", text.trim());
     }
-    SystemPrompt { text: prompt, stable, repository: None }
+    SystemPrompt { text: prompt, stable, repository: None, recall: None }
 }
 
 /// Returns a system prompt without the lines that say where and when its run worked: host, platform,

@@ -11,6 +11,8 @@ pub struct RecordedStart {
     pub stable: usize,
     /// The input about the repository, if there was one.
     pub repository: Option<String>,
+    /// The results of earlier runs, if there were any.
+    pub recall: Option<String>,
     /// The task; `None` if the transcript ends before it.
     pub task: Option<String>,
 }
@@ -20,7 +22,13 @@ impl RecordedStart {
     /// one.
     #[must_use]
     pub fn lacks_repository(&self) -> bool {
-        self.repository.is_none() && self.task.is_none()
+        self.repository.is_none() && self.recall.is_none() && self.task.is_none()
+    }
+
+    /// Tells whether the transcript ends before the results of earlier runs, if there are to be any.
+    #[must_use]
+    pub fn lacks_recall(&self) -> bool {
+        self.recall.is_none() && self.task.is_none()
     }
 
     /// Returns the start of the session in a transcript; `None` if the transcript ends before it.
@@ -40,6 +48,7 @@ impl RecordedStart {
             system,
             stable: usize::try_from(stable).unwrap_or(0),
             repository: input(InputSource::Repository),
+            recall: input(InputSource::Recall),
             task: input(InputSource::Job),
         })
     }

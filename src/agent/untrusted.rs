@@ -47,6 +47,12 @@ impl Marker {
         self.delimited("repository", "repository", content)
     }
 
+    /// Delimits the result of an earlier run as untrusted content.
+    #[must_use]
+    pub fn wrap_result(&self, run_id: &str, content: &str) -> String {
+        self.delimited("earlier_result", run_id, content)
+    }
+
     fn delimited(&self, tag: &str, seed: &str, content: &str) -> String {
         let digest = Sha256::new().chain_update(self.secret).chain_update(seed).finalize();
         let value: String = hex::encode(digest).chars().take(16).collect();

@@ -292,6 +292,7 @@ pub(crate) fn operator_job(config: &Config, also: Option<&KnownTool<'_>>) -> Res
         verify_retries: 0,
         notify: Vec::new(),
         output_schema: None,
+        recall: 0,
         compacts: false,
         daily_budgets: None,
         is_resumed: false,

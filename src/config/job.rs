@@ -286,6 +286,8 @@ pub struct Job {
     pub allow_no_calls: bool,
     /// The number of recent calls to check for repetitions; `None` disables the check.
     pub loop_window: Option<usize>,
+    /// How many results of earlier runs the model gets.
+    pub recall: u32,
     /// Whether old results are removed from a history that fills the context window.
     pub compacts: bool,
 }
@@ -416,6 +418,7 @@ impl Job {
                 limits,
                 double_confirmation: raw.double_confirmation.unwrap_or(true),
                 allow_no_calls: raw.allow_no_calls.unwrap_or(false),
+                recall: raw.recall.unwrap_or(0),
                 compacts: raw.compaction == Some(RawCompaction::Auto),
                 loop_window,
             })

@@ -9,7 +9,7 @@ const KEYS: &[(&str, &[&str])] = &[
     ("config", &["server", "fleet"]),
     ("config.telemetry", &["otlp_endpoint", "metrics"]),
     ("jobs", &["agents"]),
-    ("jobs.jobs[]", &["recall", "subagents", "runs_on", "on_host_loss", "on"]),
+    ("jobs.jobs[]", &["subagents", "runs_on", "on_host_loss", "on"]),
 ];
 
 /// A name that stands for all editing tools of a model's profile in a later version. This version
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn places_are_found_by_pointer() {
-        assert!(is_reserved_key(&place_of("jobs", "/jobs/3"), "recall"));
+        assert!(is_reserved_key(&place_of("jobs", "/jobs/3"), "subagents"));
         assert!(is_reserved_key(&place_of("config", ""), "server"));
         assert!(is_reserved_key(&place_of("config", ""), "fleet"));
         for key in ["runs_on", "on_host_loss", "on"] {

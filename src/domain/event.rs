@@ -65,6 +65,8 @@ pub enum InputSource {
     Correction,
     /// The repository in which the tools work, as untrusted content.
     Repository,
+    /// Results of earlier runs of the job, as untrusted content.
+    Recall,
 }
 
 /// The estimated size of a history in tokens, before and after its compaction.

@@ -10,7 +10,8 @@ use tokio::sync::watch;
 
 use super::ended::{Ended, ended_early};
 use super::execute::{
-    begin_work, conclude, leave_queue, repository_text, run_apart, session_parts, suspended, task,
+    begin_work, conclude, leave_queue, missing_recall, repository_text, run_apart, session_parts,
+    suspended, task,
 };
 use super::history::RunHistory;
 use super::host::{Host, RunError};
@@ -106,9 +107,14 @@ async fn continue_session(scope: &RunScope, history: &RunHistory) -> SessionResu
     let Some(start) = RecordedStart::find(&history.events) else {
         return end_unresumable(scope, history, "the transcript has no start".to_owned()).await;
     };
-    let repository =
-        if start.lacks_repository() { repository_text(scope).await } else { start.repository };
-    let system = SystemPrompt { text: start.system, stable: start.stable, repository };
+    let repository = if start.lacks_repository() {
+        repository_text(scope).await
+    } else {
+        start.repository.clone()
+    };
+    let recall =
+        if start.lacks_recall() { missing_recall(scope).await } else { start.recall.clone() };
+    let system = SystemPrompt { text: start.system, stable: start.stable, repository, recall };
     let mut parts = match session_parts(scope, system, Some(history)).await {
         Ok(parts) => parts,
         Err(result) => return with_totals(result, history.summary()),

@@ -12,6 +12,7 @@ use super::lock::StateLock;
 use super::reader::{ReadLine, read_lines};
 use super::run_dir::{RunDir, StateDir};
 use super::run_summary::{RunState, RunSummary, moment};
+use super::texts::{Recalled, forget_texts, keep_result, recall};
 use crate::domain::{Outcome, RunId};
 
 const SCHEMA: Schema = Schema {
@@ -25,6 +26,19 @@ const SCHEMA: Schema = Schema {
         ALTER TABLE runs ADD COLUMN refused_calls INTEGER NOT NULL DEFAULT 0;
     ", "
         ALTER TABLE runs ADD COLUMN config_digest TEXT;
+    ", "
+        CREATE TABLE texts (
+            id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, seq INTEGER, type TEXT NOT NULL, text TEXT NOT NULL
+        );
+        CREATE INDEX texts_of_run ON texts (run_id);
+        CREATE VIRTUAL TABLE words USING fts5 (text, content = 'texts', content_rowid = 'id');
+        CREATE TRIGGER text_added AFTER INSERT ON texts BEGIN
+            INSERT INTO words (rowid, text) VALUES (new.id, new.text);
+        END;
+        CREATE TRIGGER text_removed AFTER DELETE ON texts BEGIN
+            INSERT INTO words (words, rowid, text) VALUES ('delete', old.id, old.text);
+        END;
+        CREATE INDEX runs_succeeded ON runs (job, run_id DESC) WHERE outcome = 'succeeded';
     "],
 };
 
@@ -234,6 +248,19 @@ impl Index {
             .await
     }
 
+    /// Returns the newest result of a job, and the results that match `task` best, `count` in all, of runs
+    /// that succeeded.
+    ///
+    /// *Errors*: [`DbError`].
+    pub async fn recall(
+        &self,
+        job: String,
+        task: String,
+        count: u32,
+    ) -> Result<Vec<Recalled>, DbError> {
+        self.db.write(move |transaction| recall(transaction, &job, &task, count)).await
+    }
+
     /// Returns the latest ended run of each job.
     ///
     /// *Errors*: [`DbError`].
@@ -291,6 +318,7 @@ fn ids(connection: &Connection, since: &str) -> rusqlite::Result<HashSet<String>
 }
 
 fn forget(connection: &Connection, run_id: &str) -> rusqlite::Result<()> {
+    forget_texts(connection, run_id)?;
     let mut delete = connection.prepare_cached("DELETE FROM runs WHERE run_id = ?1")?;
     delete.execute([run_id]).map(drop)
 }
@@ -347,6 +375,7 @@ fn ended_row(state: &StateDir, run: &RunDir) -> Option<RunSummary> {
 }
 
 fn insert(connection: &Connection, row: &RunSummary) -> rusqlite::Result<()> {
+    keep_result(connection, row)?;
     let json = serde_json::to_string(row)
         .map_err(|error| rusqlite::Error::ToSqlConversionFailure(Box::new(error)))?;
     connection

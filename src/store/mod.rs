@@ -42,6 +42,7 @@ mod run_summary;
 mod shared;
 mod slot_rows;
 mod tables;
+mod texts;
 mod transcript;
 mod unreadable;
 mod verify;
@@ -70,6 +71,7 @@ pub use run_dir::{RunDir, RunLock, StateDir};
 pub use run_summary::{QueuedRun, RunState, RunSummary, SummaryFold, moment};
 pub use shared::{SharedIndex, SharedLedger};
 pub use slot_rows::{AdoptedSchedule, OpenSlot, Period, SlotRow};
+pub use texts::Recalled;
 pub use transcript::{
     AppendError, Appended, Transcript, TranscriptExtent, TranscriptFacts, last_line,
 };

@@ -48,6 +48,7 @@ mod process;
 mod project;
 mod provider;
 
+mod recall;
 mod record;
 mod reload;
 mod resume;

@@ -101,7 +101,7 @@ jobs:
     timezone: Europe/Berln
     prompt: 'in {{space}}'
     compaction: atuo
-    recall: 3
+    subagents: {}
     tools: {write: [nope], read: 5}
 ",
         ),
@@ -124,7 +124,7 @@ jobs:
         "jobs.yaml:11:15 `Europe/Berln` is not a time zone",
         "jobs.yaml:12:13 `{{space}}` is not an entry of `vars`",
         "jobs.yaml:13:17 expected `off` or `auto`, found the string `atuo`",
-        "jobs.yaml:14:5 `recall` is not in this version",
+        "jobs.yaml:14:5 `subagents` is not in this version",
         "jobs.yaml:15:21 unknown tool `nope`",
         "jobs.yaml:15:34 expected `all` or a list, found `5`",
         "tools.yaml:3:5 `category` is missing",
@@ -167,7 +167,7 @@ fn errors_are_counted_once_there_are_thousands() {
 #[test]
 fn a_later_key_is_never_read_and_ignored() {
     for (file, text, word) in [
-        ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, recall: 1}\n", "recall"),
+        ("jobs.yaml", "version: 1\njobs:\n  - {name: a, prompt: x, subagents: {}}\n", "subagents"),
         ("config.yaml", "server: {}\n", "server"),
     ] {
         let mut files = vec![

@@ -151,6 +151,9 @@ pub(crate) struct RawJob {
     pub(crate) notify: Option<Vec<RawNotify>>,
     /// JSON Schema of the final answer, which must then be one JSON value.
     pub(crate) output_schema: Option<Map<String, Value>>,
+    /// Number of results of earlier runs that the model gets before the task. Defaults to 0.
+    #[schemars(range(max = 5))]
+    pub(crate) recall: Option<u32>,
     /// Handling of a history that fills the context window of the model. Defaults to off.
     pub(crate) compaction: Option<RawCompaction>,
 }

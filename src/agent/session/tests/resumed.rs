@@ -234,7 +234,12 @@ impl Case {
             Some(start) if !start.lacks_repository() => start.repository,
             Some(_) | None => now(),
         };
-        let system = SystemPrompt { text: "system".into(), stable: 3, repository };
+        let recalled = || Some("earlier result".to_owned());
+        let recall = match RecordedStart::find(before) {
+            Some(start) if !start.lacks_recall() => start.recall,
+            Some(_) | None => recalled(),
+        };
+        let system = SystemPrompt { text: "system".into(), stable: 3, repository, recall };
         let toolbox = Arc::new(Toolbox::new(tools, shown));
         let mut machine = Machine::new(self.rules(), facts(1), toolbox, system);
         let marker = Marker::new([0; 32]);
