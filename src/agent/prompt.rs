@@ -140,30 +140,27 @@ pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
     SystemPrompt { text: prompt, stable, repository: None, recall: None }
 }
 
-/// Returns a system prompt without the lines that say where and when its run worked: host, platform,
-/// date, and the state of the repository. The configuration and the project decide the rest.
+/// Returns a system prompt without blank lines and the lines that say where and when its run worked:
+/// host, platform, date, and the state of the repository. The configuration and the project decide the
+/// rest.
 #[must_use]
 pub fn configured_part(prompt: &str) -> String {
-    let (mut in_environment, mut in_git) = (false, false);
-    let mut kept = String::new();
-    for line in prompt.lines() {
-        match line {
-            "<environment>" => in_environment = true,
-            "</environment>" => in_environment = false,
-            line if line.starts_with("<git note=") => in_git = true,
-            _ => {}
-        }
-        let is_of_run = in_environment
-            && ["host: ", "platform: ", "date: "].iter().any(|key| line.starts_with(key));
-        if !in_git && !is_of_run && !line.is_empty() {
-            kept.push_str(line);
-            kept.push('\n');
-        }
-        if line == "</git>" {
-            in_git = false;
-        }
-    }
-    kept
+    let split =
+        |text: &'_ str, at: &str| text.split_once(at).map(|(a, b)| (a.to_owned(), b.to_owned()));
+    let Some((base, rest)) = split(prompt, "\n<environment>\n") else { return prompt.to_owned() };
+    let Some((environment, rest)) = split(&rest, "</environment>\n") else {
+        return prompt.to_owned();
+    };
+    // The state of the repository follows at once, or not at all.
+    let rest = match rest.strip_prefix("\n<git note=").and_then(|git| git.split_once("</git>\n")) {
+        Some((_, rest)) => rest,
+        None => &rest,
+    };
+    let is_of_run =
+        |line: &&str| ["host: ", "platform: ", "date: "].iter().any(|key| line.starts_with(key));
+    let environment = environment.lines().filter(|line| !is_of_run(line));
+    let lines = base.lines().chain(environment).chain(rest.lines());
+    lines.filter(|line| !line.is_empty()).map(|line| format!("{line}\n")).collect()
 }
 
 impl GitFacts {

@@ -34,7 +34,11 @@ pub(crate) async fn replay(context: &Context, args: &ReplayArgs) -> Result<ExitC
 
 pub(crate) async fn backtest(context: &Context, args: &BacktestArgs) -> Result<ExitCode, CliError> {
     let context = &source::beside_daemon(context).await?;
-    super::access::exists_and_readable(&context.dirs.state)?;
+    if !super::access::exists_and_readable(&context.dirs.state)? {
+        let state = context.dirs.state.display();
+        return Err(CliError::not_found(format!("the state directory {state} does not exist"))
+            .hint("use --state-dir to name the directory with the records"));
+    }
     let since = args.since.as_deref().map(|text| moment(text, context.clock.now())).transpose()?;
     let since = since.map(first_id).unwrap_or_default();
     let config = changed(context, args)?;

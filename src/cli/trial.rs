@@ -15,7 +15,9 @@ use super::output;
 use super::source;
 use super::time::{first_id, moment};
 use crate::config::{Config, Trust};
-use crate::run::{Learned, NotCompared, Recorded, RunHistory, TrialRow, trial as try_run};
+use crate::run::{
+    Estimate, Learned, NotCompared, Recorded, RunHistory, TrialRow, Unfit, trial as try_run,
+};
 use crate::sinks::Observers;
 use crate::store::{Ledger, RecordFacts, RunDir};
 use crate::text::escape::one_line;
@@ -34,6 +36,8 @@ struct TrialReport {
     /// The cost of the trial in US dollars; null if a price is unknown.
     cost_usd: Option<f64>,
     not_compared: Vec<NotCompared>,
+    /// Number of runs of the job that have not ended, or in which no model answered.
+    left_out: u64,
 }
 
 pub(crate) async fn trial(context: &Context, args: &TrialArgs) -> Result<ExitCode, CliError> {
@@ -49,52 +53,88 @@ pub(crate) async fn trial(context: &Context, args: &TrialArgs) -> Result<ExitCod
     let learned = source::unless_lost(Learned::read_file(&context.dirs.state).map(Some))?;
     let learned = learned.unwrap_or_default();
     let model = args.model.as_deref();
-    let mut report =
-        TrialReport { ok: true, runs: Vec::new(), cost_usd: Some(0.0), not_compared: Vec::new() };
-    let (mut runs, mut estimate) = (Vec::new(), Some(0.0));
+    let mut report = TrialReport {
+        ok: true,
+        runs: Vec::new(),
+        cost_usd: Some(0.0),
+        not_compared: Vec::new(),
+        left_out: 0,
+    };
+    let mut runs = Vec::new();
+    let mut estimate = Estimate { usd: Some(0.0), is_free: true };
     for run in selected(context, &config, args)? {
-        match read(context, &run)? {
-            Ok(recorded) => {
-                let cost = recorded.estimate(&config, &host, &learned, model);
-                estimate = estimate.zip(cost).map(|(sum, cost)| sum + cost);
-                runs.push(run);
+        let estimated = match read(context, &run)? {
+            Ok(recorded) => recorded.estimate(&config, &host, &learned, model),
+            // The runs of a job include those that were not needed.
+            Err(Unfit::NothingToCompare(_)) if args.job.is_some() => {
+                report.left_out += 1;
+                continue;
             }
-            Err(reason) => {
-                let run_id = run.run_id().to_string();
-                report.not_compared.push(NotCompared { run_id, reason });
+            Err(Unfit::NothingToCompare(why) | Unfit::Unreadable(why)) => Err(why),
+        };
+        match estimated {
+            Ok(one) => {
+                estimate.usd = estimate.usd.zip(one.usd).map(|(sum, one)| sum + one);
+                estimate.is_free &= one.is_free;
+                runs.push((run, one));
             }
+            Err(reason) => report.refuse(&run, reason),
         }
     }
     consent(args, runs.len(), estimate).await?;
-    for run in runs {
+    let mut is_stopped = false;
+    for (run, estimate) in runs {
         let left = args.max_cost_usd.map(|most| most - report.cost_usd.unwrap_or(most));
-        let run_id = run.run_id().to_string();
-        let tried = match read(context, &run)? {
-            // The recorded tokens are the best estimate of what the run needs.
-            Ok(recorded)
-                if left.is_some_and(|left| {
-                    recorded.estimate(&config, &host, &learned, model) > Some(left)
-                }) =>
-            {
-                Err("--max-cost-usd leaves too little".to_owned())
+        // The recorded tokens are the best estimate of what the run needs.
+        if is_stopped || left.is_some_and(|left| estimate.usd > Some(left)) {
+            let why = if is_stopped {
+                "the trial was stopped"
+            } else {
+                "--max-cost-usd leaves too little"
+            };
+            report.refuse(&run, why.to_owned());
+            continue;
+        }
+        let recorded = match read(context, &run)? {
+            Ok(recorded) => recorded,
+            Err(Unfit::NothingToCompare(why) | Unfit::Unreadable(why)) => {
+                report.refuse(&run, why);
+                continue;
             }
-            Ok(recorded) => {
-                try_run(&recorded, &config, &host, &context.new_run_id(), model, left).await
-            }
-            Err(reason) => Err(reason),
+        };
+        let trial_id = context.new_run_id();
+        let tried = tokio::select! {
+            tried = try_run(&recorded, &config, &host, &trial_id, model, left) => Some(tried),
+            () = super::run::wait_for_signal() => None,
         };
         match tried {
-            Ok(row) => {
+            Some(Ok(row)) => {
                 let cost = report.cost_usd.zip(row.cost_usd.today);
                 report.cost_usd = cost.map(|(sum, cost)| sum + cost);
                 report.runs.push(row);
             }
-            Err(reason) => report.not_compared.push(NotCompared { run_id, reason }),
+            Some(Err(reason)) => report.refuse(&run, reason),
+            None => {
+                is_stopped = true;
+                report.refuse(&run, "the trial was stopped".to_owned());
+                // The request that was cut off may have a cost.
+                report.cost_usd = report.cost_usd.filter(|_| estimate.is_free);
+                let removed = host.state.remove_temporary(&trial_id).await;
+                removed.map_err(|error| {
+                    CliError::failed("cannot remove the temporary directory").because(&error)
+                })?;
+            }
         }
     }
     report.ok = report.not_compared.is_empty() && report.runs.iter().all(TrialRow::is_same);
     output::value(context.form, &report, || text(&report))?;
-    Ok(Exit::of_check(report.ok).into())
+    Ok(if is_stopped { Exit::Cancelled } else { Exit::of_check(report.ok) }.into())
+}
+
+impl TrialReport {
+    fn refuse(&mut self, run: &RunDir, reason: String) {
+        self.not_compared.push(NotCompared { run_id: run.run_id().to_string(), reason });
+    }
 }
 
 /// Returns the runs to try, oldest first.
@@ -129,7 +169,7 @@ fn selected(
 /// Reads the record of a run.
 ///
 /// *Errors* (inside): why the run cannot be tried.
-fn read(context: &Context, run: &RunDir) -> Result<Result<Recorded, String>, CliError> {
+fn read(context: &Context, run: &RunDir) -> Result<Result<Recorded, Unfit>, CliError> {
     let state = context.state();
     let id = run.run_id().as_str();
     let end = Ledger::read_file(&context.dirs.state, |reader| reader.record_end(id));
@@ -142,18 +182,21 @@ fn read(context: &Context, run: &RunDir) -> Result<Result<Recorded, String>, Cli
 /// Tells what the trial would cost, and asks whether to begin.
 ///
 /// *Errors*: nobody can be asked, the answer is no, or the cost cannot be limited.
-async fn consent(args: &TrialArgs, runs: usize, estimate: Option<f64>) -> Result<(), CliError> {
+async fn consent(args: &TrialArgs, runs: usize, estimate: Estimate) -> Result<(), CliError> {
+    if runs == 0 {
+        return Ok(());
+    }
     let runs = output::counted(runs as u64, "run");
-    let cost = match estimate {
+    let cost = match estimate.usd {
         Some(cost) => format!("about {cost:.4} USD at today's prices"),
-        None => "an unknown amount, because a model has no price".to_owned(),
+        None => "an unknown amount: a price or a number of tokens is unknown".to_owned(),
     };
-    if estimate.is_none() && args.max_cost_usd.is_some() {
-        let message = "--max-cost-usd cannot be enforced: the model has no price";
+    if estimate.usd.is_none() && args.max_cost_usd.is_some() {
+        let message = "--max-cost-usd cannot be enforced: a price or a number of tokens is unknown";
         return Err(CliError::usage(message).hint("set `price` of the model in config.yaml"));
     }
     output::note(&format!("a trial of {runs} costs {cost}"));
-    if args.yes || estimate == Some(0.0) {
+    if args.yes || estimate.is_free {
         return Ok(());
     }
     if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
@@ -188,6 +231,10 @@ fn text(report: &TrialReport) -> String {
     }
     for run in &report.not_compared {
         out.push_str(&format!("{} was not tried: {}\n", run.run_id, one_line(&run.reason)));
+    }
+    if report.left_out > 0 {
+        let runs = output::counted(report.left_out, "run");
+        out.push_str(&format!("{runs} without an answer of a model or without an end left out\n"));
     }
     let word = if report.ok { "ok: no verdict differs" } else { "NOT ok" };
     out.push_str(&format!("{word}; cost {} USD\n", usd(report.cost_usd)));

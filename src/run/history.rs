@@ -13,7 +13,8 @@ use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
 use crate::domain::{
-    CallEnd, CallId, CallStart, Category, DroppedParameter, Event, PreflightItem, SessionStart,
+    CallEnd, CallId, CallStart, Category, DroppedParameter, Event, PlanStep, PreflightItem,
+    SessionStart,
 };
 use crate::store::{ReadEvent, ReadLine, RunSummary, SummaryFold, known, read_lines};
 
@@ -181,22 +182,32 @@ impl RunHistory {
         self.open_changes.difference(&self.warned).map(warning).collect()
     }
 
-    /// Returns the calls that have started and ended, in the order of their ends, also those that dutyd
-    /// itself made.
+    /// Returns the calls that the model asked for and that have started and ended, in the order in which it
+    /// asked.
     #[must_use]
-    pub fn ended_calls(&self) -> Vec<(&CallStart, &CallEnd)> {
-        let mut started = BTreeMap::new();
-        let mut ended = Vec::new();
+    pub fn asked_calls(&self) -> Vec<(&CallStart, &CallEnd)> {
+        let (mut order, mut started, mut ended) = (Vec::new(), BTreeMap::new(), BTreeMap::new());
         for event in &self.events {
             match event {
-                Event::ToolCallStart(start) => _ = started.insert(&start.call_id, start),
-                Event::ToolCallEnd(end) => {
-                    ended.extend(started.get(&end.call_id).map(|start| (*start, end.as_ref())));
+                Event::AssistantTextEnd { tool_calls, .. } => {
+                    let ids = tool_calls.iter().filter_map(|call| call.get("call_id")?.as_str());
+                    order.extend(ids);
                 }
+                Event::ToolCallStart(start) => _ = started.insert(start.call_id.as_str(), start),
+                Event::ToolCallEnd(end) => _ = ended.insert(end.call_id.as_str(), end.as_ref()),
                 _ => {}
             }
         }
-        ended
+        let both = |id: &str| Some((*started.get(id)?, *ended.get(id)?));
+        order.into_iter().filter_map(both).collect()
+    }
+
+    /// Returns the steps that the run planned.
+    pub fn planned_steps(&self) -> impl Iterator<Item = &PlanStep> {
+        self.events.iter().filter_map(|event| match event {
+            Event::PlanStep(step) => Some(step.as_ref()),
+            _ => None,
+        })
     }
 
     /// Tells whether a model has answered.

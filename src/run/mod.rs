@@ -60,5 +60,5 @@ pub use tool_catalog::{
 pub use tool_context::{
     Links, UNIT_DIRECTORIES, gate_rules, path_rules, tool_context, toolbox, tools,
 };
-pub use trial::{Pair, Recorded, TrialCalls, TrialRow, trial};
+pub use trial::{Estimate, Pair, Recorded, TrialCalls, TrialRow, Unfit, trial};
 pub use unit::short_stop_timeout;

@@ -13,6 +13,9 @@ use crate::text::truncate::shorten;
 /// Maximum bytes of the output that `run_when` looks at.
 const JUDGED_BYTES: u64 = 1 << 20;
 
+/// How the text about the precheck begins, which follows the task.
+pub(super) const TEXT_START: &str = "Output of the precheck `";
+
 /// Limit of the characters of the difference that the model gets.
 const DIFFERENCE_CHARACTERS: usize = 10_000;
 
@@ -143,10 +146,7 @@ fn judged_output(run: &RunDir, end: &CallEnd) -> std::io::Result<String> {
 fn prompt_text(precheck: &Precheck, marker: &Marker, end: &CallEnd) -> String {
     let code = end.exit_code.map(|code| format!(" (exit code {code})")).unwrap_or_default();
     let output = marker.wrap(&end.call_id, end.shown());
-    format!(
-        "Output of the precheck `{}`{code}, which ran before this task:\n{output}",
-        precheck.call.tool
-    )
+    format!("{TEXT_START}{}`{code}, which ran before this task:\n{output}", precheck.call.tool)
 }
 
 /// Judges an output. If it cannot be read, the run is needed.

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::io;
 
 use chrono::{DateTime, Utc};
+use serde_json::{Map, Value};
 
 use super::host::Host;
 use super::lessons::Learned;
@@ -20,8 +21,9 @@ use crate::catalogue::Price;
 use crate::config::{Config, Job, Model, Provider};
 use crate::domain::{Event, SessionStart};
 use crate::gate::GateRules;
-use crate::store::{ReadEvent, RecordFacts, RunDir, parse_line, verify_each};
-use crate::text::redact::Redactor;
+use crate::process::resolved;
+use crate::store::{ReadEvent, RecordFacts, RunDir, StateDir, parse_line, verify_each};
+use crate::text::redact::{MARKER, Redactor};
 use calls::RunReplay;
 use prompt::compare_prompt;
 pub use report::{Costs, Difference, DifferenceKind, NotCompared, ReplayReport, Side};
@@ -40,6 +42,8 @@ pub struct Replay<'a> {
     host: &'a Host,
     learned: &'a Learned,
     redactor: Redactor,
+    /// The state directory without links: a run resolves its own paths.
+    state: StateDir,
     compared: Compared,
     /// The rules of each job, without the directories of a run.
     rules: BTreeMap<String, GateRules>,
@@ -56,21 +60,34 @@ impl<'a> Replay<'a> {
         compared: Compared,
     ) -> Self {
         let redactor = Redactor::new(&config.secrets);
-        let report = ReplayReport::default();
-        Self { config, host, learned, redactor, compared, rules: BTreeMap::new(), report }
+        let root = host.state.root();
+        let state = resolved(root).map_or_else(|_| host.state.clone(), |root| StateDir::new(&root));
+        let (rules, report) = (BTreeMap::new(), ReplayReport::default());
+        Self { config, host, learned, redactor, state, compared, rules, report }
     }
 
     /// Compares a run. A record that is not intact is not compared; the report names it.
     ///
-    /// *Errors*: the transcript exists, but cannot be read.
+    /// *Errors*: the caller may not read the transcript.
     pub fn take(&mut self, run: &RunDir, facts: &RecordFacts) -> io::Result<()> {
         let mut record = Record::default();
-        let (checked, _) = verify_each(run, facts, |bytes| record.push(bytes, self, run))?;
+        let checked = match verify_each(run, facts, |bytes| record.push(bytes, self, run)) {
+            Ok((checked, _)) => checked,
+            Err(error) if error.kind() == io::ErrorKind::PermissionDenied => return Err(error),
+            Err(error) => {
+                let (run_id, reason) = (run.run_id().to_string(), error.to_string());
+                self.report.not_compared.push(NotCompared { run_id, reason });
+                return Ok(());
+            }
+        };
         let problem = match checked.reason {
             Some(reason) if !checked.ok => Some(match checked.broken_at_seq {
                 Some(seq) => format!("the record is broken at line {}: {reason}", seq + 1),
                 None => format!("the record is broken: {reason}"),
             }),
+            _ if record.compared.is_none() && record.problem.is_none() && checked.lines > 0 => {
+                Some("the record does not begin with `session_start`".to_owned())
+            }
             _ => record.problem.take(),
         };
         if let Some(reason) = problem {
@@ -105,9 +122,39 @@ impl<'a> Replay<'a> {
         });
         let mut rules = of_job.clone();
         rules.has_person = start.interactive && start.mode != "plan";
-        rules.paths.writable.push(host.state.temporary_of(run.run_id()));
-        rules.paths.readable.push(run.outputs());
+        rules.paths.writable.push(self.state.temporary_of(run.run_id()));
+        let outputs = run.outputs();
+        rules.paths.readable.push(resolved(&outputs).unwrap_or(outputs));
         rules
+    }
+
+    /// Returns a text without secrets.
+    fn clean(&self, text: &str) -> String {
+        self.redactor.text(text).into_owned()
+    }
+
+    /// Returns recorded arguments with the secrets that the record leaves out; `None` if the configuration
+    /// does not have one of them.
+    fn restored(&self, arguments: &Map<String, Value>) -> Option<Map<String, Value>> {
+        let mut arguments = arguments.clone();
+        if Value::from(arguments.clone()).to_string().contains(MARKER) {
+            arguments.values_mut().try_for_each(|value| self.restore(value))?;
+        }
+        Some(arguments)
+    }
+
+    fn restore(&self, value: &mut Value) -> Option<()> {
+        match value {
+            Value::String(text) => {
+                for secret in &self.config.secrets {
+                    *text = text.replace(&format!("{MARKER}{}]", secret.name), &secret.value);
+                }
+                (!text.contains(MARKER)).then_some(())
+            }
+            Value::Array(items) => items.iter_mut().try_for_each(|item| self.restore(item)),
+            Value::Object(map) => map.values_mut().try_for_each(|item| self.restore(item)),
+            Value::Null | Value::Bool(_) | Value::Number(_) => Some(()),
+        }
     }
 
     /// Returns today's price of the model with this name in the configuration, or else of the job's

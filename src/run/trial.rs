@@ -55,10 +55,12 @@ pub struct TrialRow {
 }
 
 impl TrialRow {
-    /// Tells whether the trial came to the recorded verdict.
+    /// Tells whether the trial came to the recorded verdict and outcome.
     #[must_use]
     pub fn is_same(&self) -> bool {
-        self.outcome.today.is_some() && self.verdict.recorded == self.verdict.today
+        self.outcome.today.is_some()
+            && self.outcome.today == self.outcome.recorded
+            && self.verdict.recorded == self.verdict.today
     }
 }
 
@@ -84,7 +86,24 @@ pub struct TrialCalls {
 #[derive(Debug)]
 pub struct Recorded {
     history: Box<RunHistory>,
-    run_id: RunId,
+    run: RunDir,
+}
+
+/// Why a run cannot be tried.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unfit {
+    /// The run has not ended, or no model answered in it.
+    NothingToCompare(String),
+    Unreadable(String),
+}
+
+/// What the recorded tokens cost with the model of a trial.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Estimate {
+    /// In US dollars; `None` if the price is unknown.
+    pub usd: Option<f64>,
+    /// Whether the model costs nothing.
+    pub is_free: bool,
 }
 
 impl Recorded {
@@ -92,26 +111,31 @@ impl Recorded {
     ///
     /// *Errors* (inside): why the run cannot be tried. *Errors*: the transcript exists, but cannot be
     /// read.
-    pub fn read(run: &RunDir, facts: &RecordFacts) -> io::Result<Result<Self, String>> {
+    pub fn read(run: &RunDir, facts: &RecordFacts) -> io::Result<Result<Self, Unfit>> {
         let (mut fold, mut problem) = (HistoryFold::default(), None);
         let (checked, _) = verify_each(run, facts, |bytes| match parse_line(bytes) {
             Ok(line) => fold.push(line),
             Err(why) => problem = Some(format!("a line cannot be read: {why}")),
         })?;
         if let Some(why) = checked.reason.filter(|_| !checked.ok).or(problem) {
-            return Ok(Err(format!("the record is broken: {why}")));
+            return Ok(Err(Unfit::Unreadable(format!("the record is broken: {why}"))));
         }
-        let RecordRead::Whole(history) = fold.end() else {
-            return Ok(Err("the record is empty".to_owned()));
+        let history = match fold.end() {
+            RecordRead::Whole(history) => history,
+            RecordRead::Empty => {
+                return Ok(Err(Unfit::NothingToCompare("the record is empty".to_owned())));
+            }
+            RecordRead::Broken(broken) => return Ok(Err(Unfit::Unreadable(broken.why))),
         };
         Ok(if !history.has_ended() {
-            Err("the run has not ended".to_owned())
+            Err(Unfit::NothingToCompare("the run has not ended".to_owned()))
         } else if !history.has_reply() {
-            Err("no model answered in this run".to_owned())
+            Err(Unfit::NothingToCompare("no model answered in this run".to_owned()))
         } else if history.had_server_tools() {
-            Err("the record does not have the schemas of the tools of MCP servers".to_owned())
+            let why = "the record does not have the schemas of the tools of MCP servers";
+            Err(Unfit::Unreadable(why.to_owned()))
         } else {
-            Ok(Self { history, run_id: run.run_id().clone() })
+            Ok(Self { history, run: run.clone() })
         })
     }
 
@@ -121,29 +145,40 @@ impl Recorded {
         &self.history.start
     }
 
-    /// Returns what the recorded tokens cost with the model of the trial, in US dollars; `None` if its
-    /// price is unknown.
-    #[must_use]
+    /// Returns what the recorded tokens cost with the model of the trial.
+    ///
+    /// *Errors*: the configuration does not have the job or its model.
     pub fn estimate(
         &self,
         config: &Config,
         host: &Host,
         learned: &Learned,
         model: Option<&str>,
-    ) -> Option<f64> {
-        let job = config.jobs.get(self.start().job.as_str())?;
+    ) -> Result<Estimate, String> {
+        let job = &self.start().job;
+        let job = config.jobs.get(job.as_str());
+        let job = job.ok_or_else(|| no_job(&self.start().job))?;
         let model = match model {
-            Some(name) => config.models.get(name)?,
-            None => config.model_of(job)?,
+            Some(name) => config.models.get(name),
+            None => config.model_of(job),
         };
+        let model = model.ok_or("no model is configured")?;
         let said = match &model.provider {
             Provider::Remote(remote) => learned.said_of(remote),
             Provider::Scripted(_) => None,
         };
-        let price = prices_with(model, said)?.prices.at(host.clock.now())?;
+        let price = prices_with(model, said).and_then(|of| of.prices.at(host.clock.now()));
         let usage = Usage { cached_input_tokens: 0, ..self.history.summary().usage };
-        Some(price.cost(&usage, CacheWrites::default()))
+        let is_free = price.is_some_and(|price| price.is_free());
+        // A run of a scripted model has no tokens from which to estimate.
+        let is_known = is_free || usage.total() > 0;
+        let usd = price.map(|price| price.cost(&usage, CacheWrites::default()));
+        Ok(Estimate { usd: usd.filter(|_| is_known), is_free })
     }
+}
+
+fn no_job(job: &str) -> String {
+    format!("the configuration has no job `{job}`")
 }
 
 /// Tries a run with a model: `model`, or today's. `most_usd` limits the cost of the trial.
@@ -158,13 +193,11 @@ pub async fn trial(
     model: Option<&str>,
     most_usd: Option<f64>,
 ) -> Result<TrialRow, String> {
-    let Recorded { history, run_id } = recorded;
+    let Recorded { history, run } = recorded;
     let mut start = SessionStart::clone(&history.start);
-    if let Some(model) = model {
-        start.overrides.model = Some(model.to_owned());
-    }
+    start.overrides.model = model.map(str::to_owned);
     let job = config.jobs.get(start.job.as_str());
-    let job = job.ok_or_else(|| format!("the configuration has no job `{}`", start.job))?;
+    let job = job.ok_or_else(|| no_job(&start.job))?;
     let mode = if start.mode == Mode::Plan.as_str() { Mode::Plan } else { Mode::Act };
     let spec = RunSpec::recorded(trial_id.clone(), config.clone(), job.clone(), &start, mode);
     let mut spec = spec.map_err(|error| error.to_string())?;
@@ -174,7 +207,8 @@ pub async fn trial(
         job.limits.max_cost_usd = Some(own.min(most));
         spec.job = Arc::new(job);
     }
-    let tried = with_answers(&spec, host, history).await;
+    spec.has_person = start.interactive;
+    let tried = with_answers(&spec, host, history, run).await;
     if let Err(error) = host.state.remove_temporary(trial_id).await {
         tracing::warn!(run_id = %trial_id, %error, "failed to remove the temporary directory of a trial");
     }
@@ -186,7 +220,7 @@ pub async fn trial(
     let unanswered =
         unanswered.map(|call| format!("the record has no result of: {}", redactor.text(&call)));
     Ok(TrialRow {
-        run_id: run_id.to_string(),
+        run_id: run.run_id().to_string(),
         verdict: Pair {
             recorded: before.verdict.clone(),
             today: end.verdict.clone().filter(|_| is_whole),
@@ -203,20 +237,25 @@ async fn with_answers(
     spec: &RunSpec,
     host: &Host,
     history: &RunHistory,
+    run: &RunDir,
 ) -> Result<(crate::agent::SessionResult, TrialCalls, Option<String>), String> {
     let (config, job) = (&spec.config, &spec.job);
+    let has_person = spec.person_can_allow();
     let redactor = Redactor::new(&config.secrets);
     let ctx =
         tool_context(config, job, host, &spec.run_id, None, redactor.clone(), Links::Resolved);
     let ctx = ctx.map_err(|error| format!("the state directory cannot be used: {error}"))?;
     let (stopper, stop) = watch::channel(None);
-    let answers = Arc::new(Answers::of(history, stopper));
+    let answers = Arc::new(Answers::of(history, redactor.clone(), stopper));
     let recorded = tools(config, &ctx, Vec::new()).into_iter().map(|tool| {
         Arc::new(RecordedTool { tool, answers: answers.clone() }) as Arc<dyn AgentTool>
     });
-    let toolbox = Arc::new(toolbox_of(config, job, recorded.collect(), false));
-    let paths = ctx.access.paths.clone();
-    let facts = offered(config, job, &paths, &host.environment, &[], false);
+    let toolbox = Arc::new(toolbox_of(config, job, recorded.collect(), has_person));
+    let mut paths = ctx.access.paths.clone();
+    // The calls name the directories of the recorded run.
+    paths.writable.push(host.state.temporary_of(run.run_id()));
+    paths.readable.push(run.outputs());
+    let facts = offered(config, job, &paths, &host.environment, &[], has_person);
     let facts: Vec<_> = facts.into_iter().map(|(_, facts)| facts).collect();
     let surroundings = Surroundings {
         host: host_name(),
@@ -230,7 +269,7 @@ async fn with_answers(
     let task = precheck
         .into_iter()
         .fold(spec.task.clone(), |task, precheck| format!("{task}\n\n{precheck}"));
-    let gate = GateRules { has_person: false, ..gate_rules(config, job, paths) };
+    let gate = GateRules { has_person, ..gate_rules(config, job, paths) };
     let models = models(spec, host, None).await;
     // A fallback would hide what the model of the trial does.
     let model = models.into_iter().next().ok_or("no model is configured")?;

@@ -440,3 +440,159 @@ jobs:
         (&json!(true), &json!(0.1))
     );
 }
+
+/// Calls that were decided by facts that the record states otherwise.
+#[test]
+fn an_unchanged_configuration_makes_no_difference() {
+    let place = Place::new(&[
+        (
+            "jobs.yaml",
+            "version: 1
+jobs:
+  - name: j
+    prompt: Look
+    double_confirmation: false
+    allow_no_calls: true
+    limits: {error_threshold: 9}
+    precheck: {tool: status, args: {unit: web}, run_when: nonempty}
+",
+        ),
+        (
+            "config.yaml",
+            "models: {m: {provider: scripted, script: s.yaml}}\nsecurity: {sandbox: off}\n",
+        ),
+        // The model calls tools that the job does not have, and passes a secret.
+        (
+            "s.yaml",
+            "steps:
+  - call: [{tool: skill, args: {name: x}}, {tool: web_search, args: {query: x}}]
+  - call: [{tool: status, args: {unit: hunter2hunter2}}, {tool: web_fetch, args: {url: 'http://a.invalid'}}]
+  - say: done
+",
+        ),
+    ])
+    .with_env("TOKEN", "hunter2hunter2");
+    let tools = TOOLS.replace(
+        "args: ['{{unit}}'], parameters",
+        "args: ['{{unit}}'], env: {T: '${TOKEN}'}, parameters",
+    );
+    place.write("tools.yaml", &tools);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    // A caller with another PATH finds the program elsewhere.
+    let elsewhere = place.path().join("bin");
+    std::fs::create_dir(&elsewhere).unwrap();
+    std::os::unix::fs::symlink("/usr/bin/echo", elsewhere.join("echo")).unwrap();
+    let place = place.with_env("PATH", &format!("{}:/usr/bin:/bin", elsewhere.display()));
+    for verb in [vec!["replay", "last"], vec!["backtest", "--against", "CONFIG"]] {
+        let config = place.config().display().to_string();
+        let args: Vec<&str> = verb
+            .iter()
+            .map(|word| if *word == "CONFIG" { config.as_str() } else { word })
+            .collect();
+        let report = place.json(&args);
+        assert_eq!((&report["ok"], &report["calls"]), (&json!(true), &json!(4)), "{report:#}");
+        assert!(!report.to_string().contains("hunter2"), "{report}");
+    }
+    let missing = place.dutyd(&["--state-dir", "/nonexistent", "backtest", "--against", "/etc"]);
+    assert_eq!(missing.code, 3, "{missing:?}");
+}
+
+#[test]
+fn a_call_that_would_run_now_counts_towards_the_budgets() {
+    let place = recorded();
+    let root = place.path().display().to_string();
+    // Neither call ran; today the first one would, and uses up the only file.
+    let script = format!(
+        "steps:
+  - call: {{tool: write_file, args: {{file_path: {root}/data/a, content: x}}}}
+  - call: {{tool: write_file, args: {{file_path: {root}/data/b, content: x}}}}
+  - say: done
+"
+    );
+    place.write("s.yaml", &script);
+    let narrow =
+        JOBS.replace(", write_file]", "]").replace("double_", "allow_no_calls: true\n    double_");
+    place.write_as_is("jobs.yaml", &narrow);
+    std::fs::remove_dir_all(place.state()).unwrap();
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    place.write_as_is("jobs.yaml", &JOBS.replace("max_iterations: 9", "max_files_modified: 1"));
+    let report = backtest(&place, &place.config());
+    let kinds: Vec<_> = found(&report).into_iter().map(|(_, kind, ..)| kind).collect();
+    assert_eq!(kinds, ["allowed"], "{report:#}");
+}
+
+#[test]
+fn a_trial_with_a_model_that_fails_is_not_good() {
+    let asked = std::sync::Arc::new(std::sync::atomic::AtomicUsize::new(0));
+    let counted = asked.clone();
+    let answer = move || {
+        counted.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+        async move { (axum::http::StatusCode::UNAUTHORIZED, "{\"error\":{\"message\":\"bad key\"}}") }
+    };
+    let server = serve_on_loopback(axum::Router::new().fallback(post(answer)));
+    let config = format!(
+        "default_model: m
+models:
+  m: {{provider: scripted, script: s.yaml}}
+  dear: {{provider: openai_chat, model: test, api_key: sk-local-test, stream: false, base_url: 'http://{}/v1', price: {{input: 1000, output: 0}}}}
+security: {{sandbox: off}}
+",
+        server.address
+    );
+    let jobs = "version: 1\njobs: [{name: j, prompt: Look., double_confirmation: false, allow_no_calls: true}]\n";
+    let place = Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
+    place.write("s.yaml", "steps: [{say: All is well}]\n");
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let requests = || asked.load(std::sync::atomic::Ordering::SeqCst);
+    // The recorded run has no tokens, so nobody knows what the trial costs.
+    let unasked = place.dutyd(&["trial", "last", "--model", "dear"]);
+    assert_eq!((unasked.code, requests()), (2, 0), "{unasked:?}");
+    for wrong in ["nan", "inf", "-1"] {
+        let arg = format!("--max-cost-usd={wrong}");
+        assert_eq!(place.dutyd(&["trial", "last", &arg]).code, 2, "{wrong}");
+    }
+    let done = place.dutyd(&["trial", "last", "--model", "dear", "--yes"]);
+    assert_eq!((done.code, requests()), (1, 1), "{done:?}");
+}
+
+#[test]
+fn a_trial_answers_each_round_of_checks_and_keeps_the_precheck_apart() {
+    let count = |file: &str| {
+        format!(
+            "sh, args: [-c, 'n=$(cat \"ROOT/{file}\" 2>/dev/null || echo 0); n=$((n+1)); echo $n > \"ROOT/{file}\"; echo $n; test $n -gt 1']"
+        )
+    };
+    let tools = format!(
+        "version: 1
+tools:
+  - {{name: look, description: Counts, category: read, cmd: {}, success_codes: [0, 1]}}
+  - {{name: check, description: Counts, category: read, cmd: {}}}
+",
+        count("looks"),
+        count("checks")
+    );
+    let jobs = "version: 1
+jobs:
+  - name: j
+    prompt: Look
+    double_confirmation: false
+    precheck: {tool: look, run_when: nonempty}
+    verify: [{tool: check}]
+    verify_retries: 1
+";
+    let script = "steps:
+  - call: {tool: look}
+  - say: '{\"status\": \"n{{ results[0] | trim }}\"}'
+  - say: '{\"status\": \"second {{ results[0] | trim }}\"}'
+";
+    let place = Place::new(&[("config.yaml", CONFIG), ("jobs.yaml", jobs), ("s.yaml", script)]);
+    let root = place.path().display().to_string();
+    place.write("config.yaml", &CONFIG.replace("ROOT", &root));
+    std::fs::create_dir(place.path().join("data")).unwrap();
+    place.write("tools.yaml", &tools.replace("ROOT", &root));
+    let done = place.dutyd(&["run", "j"]);
+    assert_eq!(done.code, 0, "{done:?}");
+    assert_eq!(place.json(&["runs"])[0]["verdict"], "second 2");
+    let report = place.json(&["trial", "last"]);
+    assert_eq!(report["ok"], true, "{report:#}");
+}

@@ -30,6 +30,8 @@ pub(super) struct RunReplay<'a> {
     /// What the replies so far cost today.
     cost: Option<f64>,
     replies: u64,
+    /// The model that answered last, or took over.
+    model: Option<String>,
     /// The calls of the last reply.
     reply: Option<Reply>,
     pub(super) system: Option<String>,
@@ -62,6 +64,8 @@ struct Recorded {
     /// The first decision on it, and its line.
     decided: Option<(PolicyDecision, u64)>,
     argv: Vec<String>,
+    /// Whether the record has the argv: the call started, or became a step of a plan.
+    has_argv: bool,
     end: Option<Ended>,
 }
 
@@ -74,15 +78,32 @@ struct Ended {
 /// What today's configuration says about a call.
 struct Today {
     decision: DecisionKind,
-    /// Empty if the tool declares no command line.
-    argv: Vec<String>,
+    command_line: CommandLine,
     reason: String,
     is_gone: bool,
+    /// The files that the call would change, and the number of lines.
+    changes: (Vec<PathBuf>, u64),
+}
+
+/// The command line of a call today.
+enum CommandLine {
+    /// That of a declared tool. A program without a directory in `cmd` may be found at another place.
+    Declared { argv: Vec<String>, is_found_by_name: bool },
+    /// The tool declares none.
+    None,
+    /// Not compared.
+    Unknown,
 }
 
 impl Today {
     fn denied(reason: String) -> Self {
-        Self { decision: DecisionKind::Deny, argv: Vec::new(), reason, is_gone: false }
+        Self {
+            decision: DecisionKind::Deny,
+            command_line: CommandLine::Unknown,
+            reason,
+            is_gone: false,
+            changes: (Vec::new(), 0),
+        }
     }
 
     fn gone(reason: String) -> Self {
@@ -95,6 +116,7 @@ impl<'a> RunReplay<'a> {
         Self {
             run_id: run.run_id().to_string(),
             job,
+            model: start.overrides.model.clone(),
             start,
             rules,
             spent: Spent::default(),
@@ -124,21 +146,30 @@ impl<'a> RunReplay<'a> {
             } => {
                 self.compare_calls(replay);
                 let calls = tool_calls.iter().enumerate();
+                let calls: Vec<AskedCall> =
+                    calls.filter_map(|(place, call)| AskedCall::read(call, place)).collect();
+                let lines =
+                    calls.iter().map(|call| (call.call_id.clone(), Recorded::default())).collect();
                 self.reply = Some(Reply {
                     seq,
                     elapsed: Duration::from_millis(elapsed_ms),
                     over: self.why_over(),
-                    calls: calls.filter_map(|(place, call)| AskedCall::read(call, place)).collect(),
-                    lines: BTreeMap::new(),
+                    lines,
+                    calls,
                 });
                 self.replies += 1;
                 let writes = CacheWrites { all: cache_write_tokens, long: cache_write_long_tokens };
                 let price = replay.price(model.as_deref(), self.job, at);
+                self.model = model;
                 self.charge(usage, writes, price, cost_usd);
             }
-            Event::Warning { usage: Some(usage), cost_usd, .. } => {
-                let price = replay.price(None, self.job, at);
-                self.charge(Some(usage), CacheWrites::default(), price, cost_usd);
+            Event::Warning { usage, cost_usd, model, .. } => {
+                if let Some(usage) = usage {
+                    let price = replay.price(self.model.as_deref(), self.job, at);
+                    self.charge(Some(usage), CacheWrites::default(), price, cost_usd);
+                }
+                // A fallback has taken over.
+                self.model = model.or(self.model.take());
             }
             Event::PolicyDecision(decision) => {
                 if let Some(recorded) = self.recorded(&decision.call_id) {
@@ -147,12 +178,14 @@ impl<'a> RunReplay<'a> {
             }
             Event::ToolCallStart(start) => {
                 if let Some(recorded) = self.recorded(&start.call_id) {
+                    recorded.has_argv = true;
                     recorded.argv = start.argv;
                 }
             }
             Event::PlanStep(step) => {
                 let (modified, lines_changed) = (step.would_modify, step.would_change_lines);
                 if let Some(recorded) = self.recorded(&step.call_id) {
+                    recorded.has_argv = true;
                     recorded.argv = step.argv;
                     recorded.end = Some(Ended { error_kind: None, modified, lines_changed });
                 }
@@ -175,9 +208,7 @@ impl<'a> RunReplay<'a> {
 
     /// Returns the lines about a call of the last reply.
     fn recorded(&mut self, call_id: &CallId) -> Option<&mut Recorded> {
-        let reply = self.reply.as_mut()?;
-        let is_asked = reply.calls.iter().any(|call| call.call_id == *call_id);
-        is_asked.then(|| reply.lines.entry(call_id.clone()).or_default())
+        self.reply.as_mut()?.lines.get_mut(call_id)
     }
 
     /// Adds the usage of a reply, or of attempts that broke off.
@@ -234,12 +265,19 @@ impl<'a> RunReplay<'a> {
             };
             if today.decision != DecisionKind::Deny {
                 self.spent.count_call();
-                if let Some(end) = &recorded.end {
-                    changed.0.extend(end.modified.iter().map(PathBuf::from));
-                    changed.1 += end.lines_changed;
+                match &recorded.end {
+                    Some(end) if recorded.has_argv => {
+                        changed.0.extend(end.modified.iter().map(PathBuf::from));
+                        changed.1 += end.lines_changed;
+                    }
+                    // The call did not run: count what it would change.
+                    _ => {
+                        changed.0.extend(today.changes.0.iter().cloned());
+                        changed.1 += today.changes.1;
+                    }
                 }
             }
-            let differing = self.difference(call, &recorded, today, reply.seq);
+            let differing = self.difference(call, &recorded, today, reply.seq, replay);
             self.report.differences.extend(differing);
         }
         self.spent.files.extend(changed.0);
@@ -266,25 +304,68 @@ impl<'a> RunReplay<'a> {
             Ok(tool) => tool,
             Err(unknown) => return Today::gone(unknown.to_string()),
         };
-        let prepared = match tool.prepare(&call.arguments) {
+        let paths = &self.rules.paths;
+        let end = recorded.end.as_ref().and_then(|end| end.error_kind);
+        if recorded.decided.is_none() && end == Some(ErrorKind::UnknownTool) {
+            let here = &replay.host.environment;
+            // A server may still not offer a tool of this name.
+            let is_of_server = matches!(tool, KnownTool::Mcp { .. });
+            let gone = tool.unavailable(config, Some((self.job, paths)), here);
+            if is_of_server || gone.is_some() {
+                return Today::gone(gone.unwrap_or_default());
+            }
+        }
+        let is_of_server = matches!(tool, KnownTool::Mcp { .. });
+        if recorded.decided.is_none() && is_of_server {
+            // Only the server knows which arguments are valid.
+            return Today::denied(String::new());
+        }
+        let Some(arguments) = replay.restored(&call.arguments) else {
+            // The record does not tell what was decided on.
+            return self.as_recorded(recorded);
+        };
+        let prepared = match tool.prepare(&arguments) {
             Ok(prepared) => prepared,
-            Err(error) => return Today::denied(format!("{}: {error}", error.kind.as_str())),
+            Err(error) => {
+                return Today::denied(replay.clean(&format!("{}: {error}", error.kind.as_str())));
+            }
         };
         let decision = tool.decide_after(spent, &self.rules, &prepared);
+        let reason = replay.clean(&format!("{}: {}", decision.rule, decision.reason));
         if decision.kind == DecisionKind::Deny {
-            return Today::denied(format!("{}: {}", decision.rule, decision.reason));
+            return Today::denied(reason);
         }
-        // A call that failed may have failed for this reason.
-        let has_worked = recorded.end.as_ref().is_some_and(|end| end.error_kind.is_none());
-        let withheld = tool.withheld(config, Some((self.job, &self.rules.paths)));
-        if let Some(why) = withheld.filter(|_| has_worked) {
+        // A call that did not start may have failed for this reason.
+        let has_started =
+            recorded.has_argv && !matches!(end, Some(ErrorKind::SpawnFailed | ErrorKind::Denied));
+        let withheld = tool.withheld(config, Some((self.job, paths)));
+        if let Some(why) = withheld.filter(|_| has_started) {
             return Today::gone(why);
         }
         spent.count(&self.rules, &prepared.resources, prepared.lines);
-        let argv = tool.argv(self.job, &prepared).unwrap_or_default();
-        let argv = argv.iter().map(|word| replay.redactor.text(word).into_owned()).collect();
-        let reason = format!("{}: {}", decision.rule, decision.reason);
-        Today { decision: decision.kind, argv, reason, is_gone: false }
+        let command_line = match &tool {
+            KnownTool::Declared(declared) => {
+                let argv = tool.argv(self.job, &prepared).unwrap_or_default();
+                CommandLine::Declared {
+                    argv: argv.iter().map(|word| replay.clean(word)).collect(),
+                    is_found_by_name: self.job.environment.is_local()
+                        && !declared.program.written.contains('/'),
+                }
+            }
+            // It starts a shell with the command as its argument.
+            KnownTool::Builtin(builtin) if builtin.name == "bash" => CommandLine::Unknown,
+            KnownTool::Builtin(_) | KnownTool::Mcp { .. } => CommandLine::None,
+        };
+        let written = self.rules.written(&prepared.resources).collect();
+        let changes = (written, prepared.lines);
+        Today { decision: decision.kind, command_line, reason, is_gone: false, changes }
+    }
+
+    /// Returns the recorded decision, for a call that cannot be decided again.
+    fn as_recorded(&self, recorded: &Recorded) -> Today {
+        let decided = recorded.decided.as_ref();
+        let decision = decided.map_or(DecisionKind::Deny, |(decision, _)| decision.decision);
+        Today { decision, ..Today::denied(String::new()) }
     }
 
     fn difference(
@@ -293,24 +374,29 @@ impl<'a> RunReplay<'a> {
         recorded: &Recorded,
         today: Today,
         reply: u64,
+        replay: &Replay<'_>,
     ) -> Option<Difference> {
         let decided = recorded.decided.as_ref();
         let before = decided.map_or(DecisionKind::Deny, |(decision, _)| decision.decision);
-        let kind = match before.cmp(&today.decision) {
-            std::cmp::Ordering::Less if today.is_gone => DifferenceKind::ToolGone,
-            std::cmp::Ordering::Less => DifferenceKind::Refused,
-            std::cmp::Ordering::Greater => DifferenceKind::Allowed,
-            std::cmp::Ordering::Equal if differs(&recorded.argv, &today.argv) => {
-                DifferenceKind::Argv
+        // A secret of today may have had no name then.
+        let argv: Vec<String> = recorded.argv.iter().map(|word| replay.clean(word)).collect();
+        let (kind, before, after, reason) = match before.cmp(&today.decision) {
+            std::cmp::Ordering::Equal if recorded.has_argv => {
+                let now = Side::Words(today.command_line.difference_from(&argv)?.to_vec());
+                let reason = "the command line of the tool has changed".to_owned();
+                (DifferenceKind::Argv, Side::Words(argv), now, reason)
             }
             std::cmp::Ordering::Equal => return None,
-        };
-        let (before, after, reason) = match kind {
-            DifferenceKind::Argv => {
-                let reason = "the command line of the tool has changed".to_owned();
-                (Side::Words(recorded.argv.clone()), Side::Words(today.argv), reason)
+            order => {
+                let kind = if order == std::cmp::Ordering::Greater {
+                    DifferenceKind::Allowed
+                } else if today.is_gone {
+                    DifferenceKind::ToolGone
+                } else {
+                    DifferenceKind::Refused
+                };
+                (kind, Side::Decision(before), Side::Decision(today.decision), today.reason)
             }
-            _ => (Side::Decision(before), Side::Decision(today.decision), today.reason),
         };
         Some(Difference {
             run_id: self.run_id.clone(),
@@ -345,15 +431,21 @@ impl AskedCall {
     }
 }
 
-/// Tells whether two argvs differ. A program that is not installed on this host has only the name in
-/// `cmd`, so its path is not compared.
-fn differs(recorded: &[String], today: &[String]) -> bool {
-    let (Some((before, old)), Some((now, new))) = (recorded.split_first(), today.split_first())
-    else {
-        return false;
-    };
-    let is_name = !now.starts_with('/');
-    let same_program =
-        before == now || is_name && Path::new(before).file_name() == Path::new(now).file_name();
-    !same_program || old != new
+impl CommandLine {
+    /// Returns the argv of today if it differs from a recorded one.
+    fn difference_from(&self, recorded: &[String]) -> Option<&[String]> {
+        let (argv, by_name) = match self {
+            Self::Declared { argv, is_found_by_name } => (argv.as_slice(), *is_found_by_name),
+            Self::None => (&[][..], false),
+            Self::Unknown => return None,
+        };
+        let is_same = match (recorded.split_first(), argv.split_first()) {
+            (Some((before, old)), Some((now, new))) => {
+                let name = |path: &str| Path::new(path).file_name().map(ToOwned::to_owned);
+                old == new && (before == now || by_name && name(before) == name(now))
+            }
+            (before, now) => before.is_none() && now.is_none(),
+        };
+        (!is_same).then_some(argv)
+    }
 }

@@ -8,6 +8,7 @@ use super::calls::RunReplay;
 use super::report::{Difference, DifferenceKind, Side};
 use crate::agent::{ToolFacts, configured_part};
 use crate::config::{Job, MCP_SEPARATOR, McpServer, Mode};
+use crate::run::precheck::TEXT_START;
 use crate::run::prompt::{Surroundings, offline_prompt};
 use crate::run::tool_catalog::{KnownTool, offered};
 
@@ -65,7 +66,8 @@ pub(super) fn compare_prompt(run: &RunReplay<'_>, replay: &Replay<'_>) -> Vec<Di
         // The text about the precheck follows the prompt.
         let rest = recorded.strip_prefix(today.as_ref());
         let is_same = rest.is_some_and(|rest| {
-            rest.is_empty() || run.job.precheck.is_some() && rest.starts_with("\n\n")
+            rest.is_empty()
+                || rest.strip_prefix("\n\n").is_some_and(|rest| rest.starts_with(TEXT_START))
         });
         if let Some((recorded, today)) = first_difference(recorded, &today).filter(|_| !is_same) {
             let reason = "the prompt of the job has changed; this is its first line that differs";
@@ -120,9 +122,11 @@ fn today_prompt(
     Some(redactor.text(&configured_part(&prompt.text)).into_owned())
 }
 
-/// Returns the first lines that differ, of both texts; the line of a text that has ended is empty.
+/// Returns the first lines that differ, of both texts, without blank lines; the line of a text that has
+/// ended is empty.
 fn first_difference(one: &str, other: &str) -> Option<(String, String)> {
-    let (mut one, mut other) = (one.lines(), other.lines());
+    let is_told = |line: &&str| !line.trim().is_empty();
+    let (mut one, mut other) = (one.lines().filter(is_told), other.lines().filter(is_told));
     loop {
         match (one.next(), other.next()) {
             (None, None) => return None,
