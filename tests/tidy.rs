@@ -360,11 +360,10 @@ fn pages_that_are_cited_are_there() {
     assert!(count > 20, "only {count} citations found");
 }
 
-/// Prints each rule with its tests. Every rule in [`PROVEN`] needs a test, and no rule in [`LATER`]
-/// may have one.
-#[test]
-fn rules_are_proven_by_tests_that_name_them() {
-    let mut proven = std::collections::BTreeMap::<String, Vec<String>>::new();
+/// Returns the tests below the comments `// TAG ID, ID`, by id.
+fn tagged(tag: &str) -> std::collections::BTreeMap<String, Vec<String>> {
+    let mut found = std::collections::BTreeMap::<String, Vec<String>>::new();
+    let tag = format!("// {tag} ");
     let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it");
     let more = std::fs::read_dir(tests).unwrap().map(|entry| entry.unwrap().path());
     let more = more.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
@@ -372,15 +371,45 @@ fn rules_are_proven_by_tests_that_name_them() {
     for text in sources().into_iter().map(|(_, text)| text).chain(more) {
         let lines: Vec<&str> = text.lines().map(str::trim).collect();
         for (at, line) in lines.iter().enumerate() {
-            let Some(rules) = line.strip_prefix("// proves ") else { continue };
+            let Some(ids) = line.strip_prefix(&tag) else { continue };
             let test =
                 lines[at..].iter().find_map(|line| line.split_once("fn ")?.1.split_once('('));
-            for rule in rules.split(", ") {
-                let (test, _) = test.expect("a test after `// proves`");
-                proven.entry(rule.trim().to_owned()).or_default().push(test.to_owned());
+            for id in ids.split(", ") {
+                // A comment without a test below it makes its id fail.
+                let (test, _) = test.unwrap_or(("?", ""));
+                found.entry(id.trim().to_owned()).or_default().push(test.to_owned());
             }
         }
     }
+    found
+}
+
+/// Checks that `docs/conformance.md` lists exactly the requirements that a test names, with that test.
+#[test]
+fn requirements_are_met_by_tests_that_name_them() {
+    let page = include_str!("../docs/conformance.md");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let listed: std::collections::BTreeMap<String, String> = rows
+        .map(|row| {
+            let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+            let plain = |cell: &str| cell.trim_matches('`').to_owned();
+            (plain(cells[1]), plain(cells[3]))
+        })
+        .collect();
+    let named = tagged("conforms");
+    for (id, tests) in &named {
+        let in_page = listed.get(id).is_some_and(|test| tests.contains(test));
+        assert!(in_page, "docs/conformance.md needs a row for {id} with {tests:?}");
+    }
+    let unproven: Vec<&String> = listed.keys().filter(|id| !named.contains_key(*id)).collect();
+    assert_eq!(unproven, Vec::<&String>::new(), "no test has `// conforms ID`");
+}
+
+/// Prints each rule with its tests. Every rule in [`PROVEN`] needs a test, and no rule in [`LATER`]
+/// may have one.
+#[test]
+fn rules_are_proven_by_tests_that_name_them() {
+    let proven = tagged("proves");
     for (rule, tests) in &proven {
         println!("{rule}: {}", tests.join(", "));
     }

@@ -440,11 +440,11 @@ pub(crate) struct BacktestArgs {
 
 /// Parses an amount of money.
 ///
-/// *Errors*: it is not a number from 0 on.
-fn amount(text: &str) -> Result<f64, String> {
+/// *Errors*: it is not a number of at least 0.
+fn parse_amount(text: &str) -> Result<f64, String> {
     let amount: f64 = text.parse().map_err(|error| format!("{error}"))?;
     let is_amount = amount.is_finite() && amount >= 0.0;
-    is_amount.then_some(amount).ok_or_else(|| "write a number from 0 on".to_owned())
+    is_amount.then_some(amount).ok_or_else(|| "expected a number of at least 0".to_owned())
 }
 
 #[derive(Debug, Args)]
@@ -463,7 +463,7 @@ pub(crate) struct TrialArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) model: Option<String>,
     /// Limit the cost of the trial
-    #[arg(long, value_name = "N", value_parser = amount)]
+    #[arg(long, value_name = "N", value_parser = parse_amount)]
     pub(crate) max_cost_usd: Option<f64>,
     /// Begin without asking at the terminal
     #[arg(long)]

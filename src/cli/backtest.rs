@@ -67,8 +67,8 @@ pub(crate) async fn backtest(context: &Context, args: &BacktestArgs) -> Result<E
     })
 }
 
-/// Loads the changed configuration. It counts as if it were in the place of the current one, whose
-/// directory is closed to tools.
+/// Loads the changed configuration as if it were installed in the current directory, so that the rules
+/// that close this directory to tools apply.
 fn changed(context: &Context, args: &BacktestArgs) -> Result<Arc<Config>, CliError> {
     let mut of_directory = context.clone();
     of_directory.dirs.config.clone_from(&args.against);

@@ -30,10 +30,10 @@ const PERIOD: &str = "7d";
 /// *Shape*: `{"ok":false,"runs":[…],"cost_usd":0.02,"not_compared":[]}`
 #[derive(Debug, Serialize)]
 struct TrialReport {
-    /// Whether each run was tried and came to its recorded verdict.
+    /// Whether each run was tried and came to its recorded verdict and outcome.
     ok: bool,
     runs: Vec<TrialRow>,
-    /// The cost of the trial in US dollars; null if a price is unknown.
+    /// The cost of the trial in US dollars; null if a price is unknown, or a request was cut off.
     cost_usd: Option<f64>,
     not_compared: Vec<NotCompared>,
     /// Number of runs of the job that have not ended, or in which no model answered.
@@ -200,13 +200,13 @@ async fn consent(args: &TrialArgs, runs: usize, estimate: Estimate) -> Result<()
         return Ok(());
     }
     if !std::io::IsTerminal::is_terminal(&std::io::stdin()) {
-        return Err(CliError::usage("nobody can be asked: standard input is not a terminal")
+        return Err(CliError::usage("cannot ask for consent: standard input is not a terminal")
             .hint("use --yes to begin without asking"));
     }
     if Terminal::new().yes("Begin?").await {
         Ok(())
     } else {
-        Err(CliError::failed("nothing was done"))
+        Err(CliError::failed("the trial was cancelled"))
     }
 }
 
@@ -234,9 +234,11 @@ fn text(report: &TrialReport) -> String {
     }
     if report.left_out > 0 {
         let runs = output::counted(report.left_out, "run");
-        out.push_str(&format!("{runs} without an answer of a model or without an end left out\n"));
+        out.push_str(&format!(
+            "left out {runs} that have not ended or in which no model answered\n"
+        ));
     }
-    let word = if report.ok { "ok: no verdict differs" } else { "NOT ok" };
+    let word = if report.ok { "ok: no verdict or outcome differs" } else { "NOT ok" };
     out.push_str(&format!("{word}; cost {} USD\n", usd(report.cost_usd)));
     out
 }

@@ -25,8 +25,8 @@ pub struct OutputSchema {
     provider_form: Option<Arc<ProviderForm>>,
 }
 
-/// A schema in the part of JSON Schema that all providers take. Each answer that matches the schema of
-/// the job and has no key that it does not name matches this form.
+/// The schema of a job, reduced to the JSON Schema keywords that all providers accept. It accepts each
+/// answer that the schema accepts, unless the answer has a key that the schema does not name.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ProviderForm {
     pub schema: Value,
@@ -55,7 +55,7 @@ impl OutputSchema {
         &self.schema
     }
 
-    /// Returns the form for providers; `None` if no form says the same.
+    /// Returns the form for providers; `None` if the schema cannot be reduced.
     #[must_use]
     pub fn provider_form(&self) -> Option<&ProviderForm> {
         self.provider_form.as_deref()
@@ -82,11 +82,11 @@ impl OutputSchema {
 }
 
 /// Keywords that all providers take as they are.
-const TAKEN: &[&str] = &["type", "description", "enum", "required"];
+const KEPT_KEYWORDS: &[&str] = &["type", "description", "enum", "required"];
 
 /// Keywords that limit a value further. Providers refuse some of them, so the form leaves them out; the
 /// answer is checked in any case.
-const LEFT_OUT: &[&str] = &[
+const DROPPED_KEYWORDS: &[&str] = &[
     "title",
     "default",
     "examples",
@@ -125,8 +125,8 @@ fn part(schema: &Value, is_strict: &mut bool) -> Option<Value> {
     let mut form = Map::new();
     for (key, value) in schema {
         let of_part = match key.as_str() {
-            key if TAKEN.contains(&key) => value.clone(),
-            key if LEFT_OUT.contains(&key) => continue,
+            key if KEPT_KEYWORDS.contains(&key) => value.clone(),
+            key if DROPPED_KEYWORDS.contains(&key) => continue,
             "const" => {
                 form.insert("enum".to_owned(), Value::Array(vec![value.clone()]));
                 continue;
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_for_providers_says_no_less_than_the_schema_needs() {
+    fn a_provider_form_has_only_keywords_that_all_providers_accept() {
         let form = |schema: Value| compile(&schema).unwrap().provider_form().cloned();
         let schema = json!({
             "type": "object", "required": ["status", "hosts"], "title": "t",

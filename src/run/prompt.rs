@@ -63,9 +63,9 @@ pub(super) async fn prompt(
     (prompt, git.map(|git| git.untrusted_text()))
 }
 
-/// The lines of a system prompt that say where and when a run works.
+/// Values of a system prompt that differ from run to run.
 #[derive(Debug, Default)]
-pub(super) struct Surroundings {
+pub(super) struct HostFacts {
     pub(super) host: String,
     pub(super) platform: String,
     pub(super) date: String,
@@ -78,7 +78,7 @@ pub(super) fn offline_prompt(
     job: &Job,
     host: &Host,
     redactor: &Redactor,
-    surroundings: &Surroundings,
+    of_host: &HostFacts,
     tools: &[ToolFacts],
     mode: Mode,
 ) -> Option<SystemPrompt> {
@@ -97,9 +97,9 @@ pub(super) fn offline_prompt(
         base: model.profile.prompt,
         job: job.name.as_str(),
         description: job.description.as_deref(),
-        host: &surroundings.host,
-        platform: &surroundings.platform,
-        date: &surroundings.date,
+        host: &of_host.host,
+        platform: &of_host.platform,
+        date: &of_host.date,
         model: model.model_word(),
         working_dir: &directory.display().to_string(),
         in_repository: root.is_some(),

@@ -1,6 +1,7 @@
-//! Compares the calls of recorded runs with the decisions of today's configuration.
+//! Compares the calls of recorded runs with the decisions of a configuration: the current one, or one that
+//! is to replace it.
 //!
-//! A record is read once. No tool is started, no model is asked, and nothing is written.
+//! It reads a record once. It starts no tool, asks no model, and writes no file.
 //! *Source*: `docs/design/interfaces.md`, "Replay and backtest".
 
 mod calls;

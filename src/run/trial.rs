@@ -1,12 +1,13 @@
-//! Asks a model again with the recorded results of the tools of a run. No tool is started.
+//! Asks a model again with the recorded results of the tools of a run. It starts no tool.
 //!
 //! *Source*: `docs/design/interfaces.md`, "Trial".
 
 mod answers;
 
+use std::collections::BTreeSet;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use async_trait::async_trait;
 use serde::{Deserialize, Serialize};
@@ -22,7 +23,7 @@ use super::lessons::Learned;
 use super::model_view::prices_with;
 use super::models::models;
 use super::precheck::recorded_text;
-use super::prompt::{Surroundings, offline_prompt};
+use super::prompt::{HostFacts, offline_prompt};
 use super::scope::host_name;
 use super::spec::RunSpec;
 use super::tool_catalog::offered;
@@ -32,9 +33,10 @@ use crate::agent::{
 };
 use crate::catalogue::CacheWrites;
 use crate::config::{Config, Mode, Provider};
-use crate::domain::{ErrorKind, Event, LiveEvent, Outcome, RunId, SessionStart, Usage};
+use crate::domain::{CallId, Event, LiveEvent, Outcome, RunId, SessionStart, Usage};
 use crate::gate::GateRules;
-use crate::store::{RecordFacts, RunDir, parse_line, verify_each};
+use crate::process::resolved;
+use crate::store::{RecordFacts, RunDir, StateDir, parse_line, verify_each};
 use crate::text::redact::Redactor;
 use answers::{Answers, ApprovesAll, RecordedChecks, RecordedTool};
 
@@ -76,9 +78,9 @@ pub struct Pair<T> {
 pub struct TrialCalls {
     /// Calls that the record answered.
     pub same: u64,
-    /// Calls that the gate or the validation rejected.
+    /// Calls that the gate or the validation of today rejected.
     pub other: u64,
-    /// Calls that the record could not answer: at most one, because it ends the trial.
+    /// Calls or checks that the record could not answer: at most one, because it ends the trial.
     pub unanswered: u64,
 }
 
@@ -253,16 +255,20 @@ async fn with_answers(
     let toolbox = Arc::new(toolbox_of(config, job, recorded.collect(), has_person));
     let mut paths = ctx.access.paths.clone();
     // The calls name the directories of the recorded run.
-    paths.writable.push(host.state.temporary_of(run.run_id()));
-    paths.readable.push(run.outputs());
+    let temporary = host.state.temporary_of(run.run_id());
+    let root = resolved(host.state.root()).map(|root| StateDir::new(&root));
+    let temporary = root.map_or(temporary, |state| state.temporary_of(run.run_id()));
+    paths.writable.push(temporary);
+    let outputs = run.outputs();
+    paths.readable.push(resolved(&outputs).unwrap_or(outputs));
     let facts = offered(config, job, &paths, &host.environment, &[], has_person);
     let facts: Vec<_> = facts.into_iter().map(|(_, facts)| facts).collect();
-    let surroundings = Surroundings {
+    let of_host = HostFacts {
         host: host_name(),
         platform: super::prompt::platform(),
         date: super::prompt::date(config, job, host.clock.now()),
     };
-    let system = offline_prompt(config, job, host, &redactor, &surroundings, &facts, spec.mode)
+    let system = offline_prompt(config, job, host, &redactor, &of_host, &facts, spec.mode)
         .ok_or("no model is configured")?;
     let marker = Marker::new(Sha256::digest(spec.run_id.as_str()).into());
     let precheck = recorded_text(job, &marker, history);
@@ -305,23 +311,29 @@ async fn with_answers(
     Ok((result, calls, unanswered))
 }
 
-/// Counts the calls that were rejected, and keeps nothing.
+/// Counts the calls that end without a start, and keeps nothing else.
 #[derive(Default)]
 struct Counting {
     rejected: AtomicU64,
+    started: Mutex<BTreeSet<CallId>>,
 }
 
 #[async_trait]
 impl EventSink for Counting {
     async fn record(&self, event: Event) -> Result<(), RecordError> {
-        let is_rejected = matches!(
-            &event,
-            Event::ToolCallEnd(end) if matches!(
-                end.error_kind,
-                Some(ErrorKind::Denied | ErrorKind::InvalidArguments | ErrorKind::UnknownTool)
-            )
-        );
-        self.rejected.fetch_add(u64::from(is_rejected), Ordering::Relaxed);
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        match event {
+            Event::ToolCallStart(start) => {
+                started.insert(start.call_id);
+            }
+            Event::PlanStep(step) => {
+                started.insert(step.call_id);
+            }
+            Event::ToolCallEnd(end) if !started.contains(&end.call_id) => {
+                self.rejected.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => {}
+        }
         Ok(())
     }
 

@@ -28,15 +28,15 @@ const SCHEMA: Schema = Schema {
         ALTER TABLE runs ADD COLUMN config_digest TEXT;
     ", "
         CREATE TABLE texts (
-            id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, seq INTEGER, type TEXT NOT NULL, text TEXT NOT NULL
+            id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, type TEXT NOT NULL, text TEXT NOT NULL
         );
         CREATE INDEX texts_of_run ON texts (run_id);
-        CREATE VIRTUAL TABLE words USING fts5 (text, content = 'texts', content_rowid = 'id');
+        CREATE VIRTUAL TABLE text_search USING fts5 (text, content = 'texts', content_rowid = 'id');
         CREATE TRIGGER text_added AFTER INSERT ON texts BEGIN
-            INSERT INTO words (rowid, text) VALUES (new.id, new.text);
+            INSERT INTO text_search (rowid, text) VALUES (new.id, new.text);
         END;
         CREATE TRIGGER text_removed AFTER DELETE ON texts BEGIN
-            INSERT INTO words (words, rowid, text) VALUES ('delete', old.id, old.text);
+            INSERT INTO text_search (text_search, rowid, text) VALUES ('delete', old.id, old.text);
         END;
         CREATE INDEX runs_succeeded ON runs (job, run_id DESC) WHERE outcome = 'succeeded';
     "],

@@ -62,9 +62,9 @@ pub(super) fn recall(
         return Ok(found);
     }
     let mut best = connection.prepare_cached(
-        "SELECT runs.run_id, texts.text FROM words JOIN texts ON texts.id = words.rowid
+        "SELECT runs.run_id, texts.text FROM text_search JOIN texts ON texts.id = text_search.rowid
          JOIN runs ON runs.run_id = texts.run_id
-         WHERE words MATCH ?1 AND job = ?2 AND outcome = 'succeeded' AND type = ?3 AND runs.run_id <> ?4
+         WHERE text_search MATCH ?1 AND job = ?2 AND outcome = 'succeeded' AND type = ?3 AND runs.run_id <> ?4
          ORDER BY rank, runs.run_id DESC LIMIT ?5",
     )?;
     let newest = found.iter().map(|result| result.run_id.clone()).collect::<String>();
@@ -96,10 +96,10 @@ mod tests {
         connection
             .execute_batch(
                 "CREATE TABLE runs (run_id TEXT PRIMARY KEY, job TEXT, outcome TEXT);
-                 CREATE TABLE texts (id INTEGER PRIMARY KEY, run_id TEXT, seq INTEGER, type TEXT, text TEXT);
-                 CREATE VIRTUAL TABLE words USING fts5 (text, content = 'texts', content_rowid = 'id');
+                 CREATE TABLE texts (id INTEGER PRIMARY KEY, run_id TEXT, type TEXT, text TEXT);
+                 CREATE VIRTUAL TABLE text_search USING fts5 (text, content = 'texts', content_rowid = 'id');
                  CREATE TRIGGER text_added AFTER INSERT ON texts BEGIN
-                     INSERT INTO words (rowid, text) VALUES (new.id, new.text);
+                     INSERT INTO text_search (rowid, text) VALUES (new.id, new.text);
                  END;",
             )
             .unwrap();

@@ -271,7 +271,7 @@ fn a_replay_compares_the_prompt_and_the_tools() {
 }
 
 #[test]
-fn today_s_prices_show_in_the_cost_and_in_the_limit() {
+fn a_replay_reports_the_cost_at_current_prices() {
     let answer = |body: String| async move {
         let is_first = !body.contains("\"role\":\"tool\"");
         let call = json!([{"id": "c", "type": "function",
@@ -441,7 +441,8 @@ jobs:
     );
 }
 
-/// Calls that were decided by facts that the record states otherwise.
+/// The model calls tools that the job does not have and passes a secret, the job has a precheck, and the
+/// caller has another PATH.
 #[test]
 fn an_unchanged_configuration_makes_no_difference() {
     let place = Place::new(&[

@@ -8,6 +8,9 @@ use crate::support::Place;
 
 /// A model, a tool and a job that the blocks need but do not define.
 const CONFIG: &str = "version: 1\nmodels:\n  main: {provider: scripted, script: s.yaml}\n";
+/// A destination that the blocks name but do not define.
+const DESTINATION: &str =
+    "notifications: {ops: {type: slack, url: 'https://hooks.slack.example/services/T0/B0/xyz'}}\n";
 const TOOLS: &str = "version: 1\ntools:\n  - {name: restart_unit, description: Restarts, category: write, cmd: 'true', parameters: {unit: {type: string}}, args: ['{{unit}}']}\n  - {name: unit_state, description: Prints a state, category: read, cmd: echo, parameters: {unit: {type: string}}, args: ['{{unit}}']}\n";
 const JOB: &str = "version: 1\njobs:\n  - name: other\n    prompt: look\n";
 
@@ -70,6 +73,9 @@ fn each_yaml_block_loads() {
                 // Indented keys belong to a job, others to config.yaml.
                 first if first.starts_with("    ") => jobs.push_str(&block),
                 _ => config.push_str(&block),
+            }
+            if block.contains("to: ops") && !config.contains("notifications:") {
+                config.push_str(DESTINATION);
             }
             let place = Place::new(&[
                 ("config.yaml", &config),

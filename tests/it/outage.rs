@@ -12,7 +12,7 @@ use nix::sys::signal::Signal;
 use serde_json::{Value, json};
 
 use crate::clock::Clocked;
-use crate::support::{Daemon, Served, serve_on_loopback, wait_until};
+use crate::support::{Daemon, Served, serve_at, serve_on_loopback, wait_until};
 
 /// What the provider does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,9 +70,14 @@ async fn answer(State(shared): State<Shared>, uri: Uri, body: String) -> Respons
     .into_response()
 }
 
+fn router(shared: &Shared) -> axum::Router {
+    axum::Router::new().fallback(answer).with_state(shared.clone())
+}
+
 struct Bench {
     shared: Shared,
-    _served: Served,
+    provider: Option<Served>,
+    _hook: Served,
     clocked: Clocked,
     now: DateTime<Utc>,
 }
@@ -80,17 +85,17 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let shared = Shared::default();
-        let router = axum::Router::new().fallback(answer).with_state(shared.clone());
-        let served = serve_on_loopback(router);
+        let served = serve_on_loopback(router(&shared));
+        let hook = serve_on_loopback(router(&shared));
         let config = format!(
             "timezone: UTC
 max_concurrent_runs: 4
 models:
   m: {{provider: openai_chat, model: x, base_url: 'http://{0}/v1', api_key: of-the-test, stream: false, timeout: 4s, max_retries: 0}}
-notifications: {{ops: {{type: webhook, url: 'http://{0}/hook'}}}}
+notifications: {{ops: {{type: webhook, url: 'http://{1}/hook'}}}}
 notify: [{{to: ops, on: [unavailable, degraded, recovered]}}]
 ",
-            served.address
+            served.address, hook.address
         );
         let mut jobs = "version: 1\njobs:\n".to_owned();
         for n in 0..10 {
@@ -105,7 +110,32 @@ notify: [{{to: ops, on: [unavailable, degraded, recovered]}}]
         ];
         let now = "2026-11-25T03:00:00Z".parse().unwrap();
         let clocked = Clocked::with_files("2026-11-25T03:00:00Z", &files);
-        Self { shared, _served: served, clocked, now }
+        Self { shared, provider: Some(served), _hook: hook, clocked, now }
+    }
+
+    /// Makes the provider refuse connections; returns its address.
+    fn close(&mut self) -> std::net::SocketAddr {
+        let served = self.provider.take().unwrap();
+        let address = served.address;
+        drop(served);
+        wait_until(
+            || std::net::TcpStream::connect(address).is_err(),
+            || format!("{address} still answers"),
+        );
+        address
+    }
+
+    fn open(&mut self, address: std::net::SocketAddr) {
+        self.provider = Some(serve_at(address, router(&self.shared)));
+    }
+
+    /// Waits until a failed question has renewed the hold, and no run works.
+    fn wait_for_renewal(&self) {
+        let renewed = || {
+            let until: DateTime<Utc> = self.holds()[0]["until"].as_str().unwrap().parse().unwrap();
+            until > self.now + TimeDelta::seconds(50)
+        };
+        wait_until(|| renewed() && self.is_quiet(), || self.log());
     }
 
     fn set(&self, mood: Mood) {
@@ -185,13 +215,18 @@ fn an_outage_holds_all_runs_of_a_model_and_loses_none() {
         // The run that asked is continued or its end is recorded; either way one run asks at a time.
         bench.pass(if mood == Mood::Limits { 121 } else { 16 });
         wait_until(|| bench.asked() > before + 1, || bench.log());
-        let renewed = || {
-            let until: DateTime<Utc> = bench.holds()[0]["until"].as_str().unwrap().parse().unwrap();
-            until > bench.now + TimeDelta::seconds(50)
-        };
-        wait_until(|| renewed() && bench.is_quiet(), || bench.log());
+        bench.wait_for_renewal();
         assert!(bench.asked() <= before + 3, "{mood:?}: {} more requests", bench.asked() - before);
+        daemon = bench.kill(daemon);
     }
+    let (before, address) = (bench.asked(), bench.close());
+    for _ in 0..2 {
+        bench.pass(16);
+        bench.wait_for_renewal();
+        daemon = bench.kill(daemon);
+    }
+    assert_eq!(bench.asked(), before, "nobody listens");
+    bench.open(address);
     bench.set(Mood::Answers);
     bench.pass(16);
     wait_until(|| !bench.is_on_hold(), || bench.log());

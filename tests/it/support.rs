@@ -305,9 +305,23 @@ pub(crate) struct Served {
 }
 
 pub(crate) fn serve_on_loopback(router: axum::Router) -> Served {
+    serve_at("127.0.0.1:0".parse().unwrap(), router)
+}
+
+/// Starts a server at an address of loopback, once the address is free.
+pub(crate) fn serve_at(address: std::net::SocketAddr, router: axum::Router) -> Served {
     let runtime =
         tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let mut listener = None;
+    let bind = || runtime.block_on(tokio::net::TcpListener::bind(address)).ok();
+    wait_until(
+        || {
+            listener = bind();
+            listener.is_some()
+        },
+        || format!("{address} is in use"),
+    );
+    let listener = listener.unwrap();
     let address = listener.local_addr().unwrap();
     runtime.spawn(async move { axum::serve(listener, router).await });
     Served { address, runtime: Some(runtime) }

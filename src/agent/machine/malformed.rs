@@ -16,7 +16,7 @@ impl Machine {
             return self.on_malformed(&error.message, events);
         }
         if error.class == ErrorClass::ToolsRejected && self.rules.gate.has_person {
-            return self.go_on_without_tools(&error.message, events);
+            return self.continue_without_tools(&error.message, events);
         }
         events.push(Event::Error {
             code: error.class.as_str().to_owned(),
@@ -26,15 +26,14 @@ impl Machine {
         self.end(error.class.stop_reason(), Some(error.message), events)
     }
 
-    /// Continues a run that a person watches without tools. A run that nobody watches must not be green
-    /// although it could look at nothing.
-    fn go_on_without_tools(&mut self, why: &str, events: &mut Vec<Event>) -> Action {
+    /// Continues an interactive run without tools. An unattended run that cannot look must not succeed.
+    fn continue_without_tools(&mut self, why: &str, events: &mut Vec<Event>) -> Action {
         self.toolbox = Arc::new(Toolbox::default());
         self.tools_bytes = 0;
         self.confirmed = true;
         let message = format!("{why}; the run continues without tools");
         events.push(Event::warning(ErrorClass::ToolsRejected.as_str(), message));
-        let text = "You cannot use tools in this run, because the model does not take any. Answer from the task alone, and say what you could not look at.";
+        let text = "You have no tools in this run. Answer from the task alone, and name what you could not check.";
         self.correct(text.to_owned(), Some(ErrorClass::ToolsRejected.as_str().to_owned()), events);
         self.ask_or_stop(events)
     }

@@ -27,7 +27,7 @@ impl Machine {
             ));
         }
         self.over_window = is_full;
-        // A transcript says what was compacted before a request that was made.
+        // `rebuild` repeats the compactions that the transcript records.
         if self.was_asked {
             return None;
         }
@@ -98,9 +98,9 @@ impl Machine {
     }
 }
 
-/// Returns the line that stands for a result.
+/// Returns the line that replaces a result.
 fn stub(name: &str, call_id: &CallId) -> String {
     format!(
-        "[dutyd removed the output of this call ({name}, {call_id}) to shorten the history. The transcript has it. Make the call again if you need it.]"
+        "[dutyd removed the output of this call ({name}, {call_id}) to shorten the history. Make the call again if you need it.]"
     )
 }

@@ -63,7 +63,7 @@ impl Session {
                 input => return Ok(input),
             };
             let takes_no_tools = error.class == ErrorClass::ToolsRejected;
-            let is_unavailable =
+            let may_fall_back =
                 takes_no_tools || error.class.is_outage() && error.class != ErrorClass::Auth;
             let mut others = self.parts.models.iter().enumerate().skip(at + 1);
             let affordable = others.find(|(_, next)| {
@@ -76,7 +76,7 @@ impl Session {
             } else {
                 format!("`{name}` is unavailable ({class}: {})", error.message)
             };
-            let Some((to, next)) = affordable.filter(|_| is_unavailable) else {
+            let Some((to, next)) = affordable.filter(|_| may_fall_back) else {
                 let message = if takes_no_tools { why } else { error.message };
                 return Ok(Input::ModelFailed(ModelError { message, ..error }));
             };

@@ -623,7 +623,7 @@ async fn no_call_is_left_without_its_result() {
 }
 
 #[tokio::test]
-async fn a_model_that_takes_no_tools_gives_way_to_its_fallback() {
+async fn a_fallback_replaces_a_model_that_takes_no_tools() {
     let bench = Bench { has_second: true, ..Bench::default() };
     let result = bench.run(vec![fail(ErrorClass::ToolsRejected)]).await;
     assert_eq!(result.end.result.as_deref(), Some("from the second"));

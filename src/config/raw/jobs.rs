@@ -162,9 +162,9 @@ pub(crate) struct RawJob {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RawCompaction {
-    /// The run ends once a request exceeds the window.
+    /// dutyd does not shorten the history.
     Off,
-    /// At 80 % of the window, one line replaces each of the oldest results.
+    /// Above 80 % of the window, one line replaces each of the oldest results.
     Auto,
 }
 

@@ -45,7 +45,7 @@ struct Reply {
     seq: u64,
     elapsed: Duration,
     /// Why today's limits would have ended the run before this reply.
-    over: Option<String>,
+    limit_reached: Option<String>,
     calls: Vec<AskedCall>,
     lines: BTreeMap<CallId, Recorded>,
 }
@@ -55,7 +55,7 @@ struct AskedCall {
     call_id: CallId,
     name: String,
     arguments: Map<String, Value>,
-    place: usize,
+    position: usize,
 }
 
 /// What the transcript says about a call.
@@ -147,13 +147,13 @@ impl<'a> RunReplay<'a> {
                 self.compare_calls(replay);
                 let calls = tool_calls.iter().enumerate();
                 let calls: Vec<AskedCall> =
-                    calls.filter_map(|(place, call)| AskedCall::read(call, place)).collect();
+                    calls.filter_map(|(position, call)| AskedCall::read(call, position)).collect();
                 let lines =
                     calls.iter().map(|call| (call.call_id.clone(), Recorded::default())).collect();
                 self.reply = Some(Reply {
                     seq,
                     elapsed: Duration::from_millis(elapsed_ms),
-                    over: self.why_over(),
+                    limit_reached: self.find_reached_limit(),
                     lines,
                     calls,
                 });
@@ -228,7 +228,7 @@ impl<'a> RunReplay<'a> {
 
     /// Returns why today's limits would have ended the run by now. Leaves out what the next request
     /// was estimated to use.
-    fn why_over(&self) -> Option<String> {
+    fn find_reached_limit(&self) -> Option<String> {
         let limits = &self.job.limits;
         let most = self.start.overrides.max_iterations.map_or(limits.max_iterations, u64::from);
         let over = |limit: &str, most: &dyn std::fmt::Display| {
@@ -259,7 +259,7 @@ impl<'a> RunReplay<'a> {
                 continue;
             }
             self.report.calls += 1;
-            let today = match &reply.over {
+            let today = match &reply.limit_reached {
                 Some(why) => Today::denied(why.clone()),
                 None => self.today(call, &recorded, &mut spent, replay),
             };
@@ -294,10 +294,10 @@ impl<'a> RunReplay<'a> {
     ) -> Today {
         let config = replay.config;
         let most = self.job.limits.max_tool_calls_per_turn;
-        if call.place >= most {
+        if call.position >= most {
             return Today::denied(format!(
                 "it is call {} of its response, and max_tool_calls_per_turn is {most}",
-                call.place + 1
+                call.position + 1
             ));
         }
         let tool = match KnownTool::find(config, &call.name) {
@@ -306,22 +306,21 @@ impl<'a> RunReplay<'a> {
         };
         let paths = &self.rules.paths;
         let end = recorded.end.as_ref().and_then(|end| end.error_kind);
+        // A server may still not offer a tool of this name.
+        let is_of_server = matches!(tool, KnownTool::Mcp { .. });
         if recorded.decided.is_none() && end == Some(ErrorKind::UnknownTool) {
             let here = &replay.host.environment;
-            // A server may still not offer a tool of this name.
-            let is_of_server = matches!(tool, KnownTool::Mcp { .. });
             let gone = tool.unavailable(config, Some((self.job, paths)), here);
             if is_of_server || gone.is_some() {
                 return Today::gone(gone.unwrap_or_default());
             }
         }
-        let is_of_server = matches!(tool, KnownTool::Mcp { .. });
         if recorded.decided.is_none() && is_of_server {
             // Only the server knows which arguments are valid.
             return Today::denied(String::new());
         }
         let Some(arguments) = replay.restored(&call.arguments) else {
-            // The record does not tell what was decided on.
+            // A secret in the arguments is not configured any more, so we cannot decide again.
             return self.as_recorded(recorded);
         };
         let prepared = match tool.prepare(&arguments) {
@@ -352,7 +351,7 @@ impl<'a> RunReplay<'a> {
                         && !declared.program.written.contains('/'),
                 }
             }
-            // It starts a shell with the command as its argument.
+            // `bash` starts a shell with the command as its argument.
             KnownTool::Builtin(builtin) if builtin.name == "bash" => CommandLine::Unknown,
             KnownTool::Builtin(_) | KnownTool::Mcp { .. } => CommandLine::None,
         };
@@ -378,7 +377,7 @@ impl<'a> RunReplay<'a> {
     ) -> Option<Difference> {
         let decided = recorded.decided.as_ref();
         let before = decided.map_or(DecisionKind::Deny, |(decision, _)| decision.decision);
-        // A secret of today may have had no name then.
+        // Redact again: the run may have recorded a value that was not a secret then.
         let argv: Vec<String> = recorded.argv.iter().map(|word| replay.clean(word)).collect();
         let (kind, before, after, reason) = match before.cmp(&today.decision) {
             std::cmp::Ordering::Equal if recorded.has_argv => {
@@ -420,13 +419,13 @@ impl<'a> RunReplay<'a> {
 impl AskedCall {
     /// Returns a recorded call; `None` if its arguments did not parse, because such a call is never
     /// run.
-    fn read(call: &Value, place: usize) -> Option<Self> {
+    fn read(call: &Value, position: usize) -> Option<Self> {
         let text = |key: &str| call.get(key).and_then(Value::as_str);
         Some(Self {
             call_id: CallId::parse(text("call_id")?).ok()?,
             name: text("name")?.to_owned(),
             arguments: call.get("arguments")?.as_object()?.clone(),
-            place,
+            position,
         })
     }
 }

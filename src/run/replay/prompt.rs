@@ -9,7 +9,7 @@ use super::report::{Difference, DifferenceKind, Side};
 use crate::agent::{ToolFacts, configured_part};
 use crate::config::{Job, MCP_SEPARATOR, McpServer, Mode};
 use crate::run::precheck::TEXT_START;
-use crate::run::prompt::{Surroundings, offline_prompt};
+use crate::run::prompt::{HostFacts, offline_prompt};
 use crate::run::tool_catalog::{KnownTool, offered};
 
 /// Returns what differs in the tools, the system prompt and the task of a run.
@@ -117,8 +117,8 @@ fn today_prompt(
 ) -> Option<String> {
     let (config, host, redactor) = (replay.config, replay.host, &replay.redactor);
     let mode = if run.start.mode == Mode::Plan.as_str() { Mode::Plan } else { Mode::Act };
-    let nowhere = Surroundings::default();
-    let prompt = offline_prompt(config, job, host, redactor, &nowhere, tools, mode)?;
+    let of_host = HostFacts::default();
+    let prompt = offline_prompt(config, job, host, redactor, &of_host, tools, mode)?;
     Some(redactor.text(&configured_part(&prompt.text)).into_owned())
 }
 

@@ -22,11 +22,11 @@ pub struct ReplayReport {
     pub not_compared: Vec<NotCompared>,
 }
 
-/// The cost of the replies, in US dollars; null if a price is unknown.
+/// The cost of the replies, in US dollars; null if a price or a number of tokens is unknown.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct Costs {
     pub recorded: Option<f64>,
-    /// The cost of the same tokens at today's prices.
+    /// The cost of the same tokens at the prices of the configuration that is compared.
     pub today: Option<f64>,
 }
 

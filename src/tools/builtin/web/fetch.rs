@@ -39,7 +39,7 @@ pub(super) struct Fetched {
 
 /// How long a fetch may take, and how many bytes a response may have, packed or unpacked.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Most {
+pub(super) struct FetchLimits {
     pub(super) time: Duration,
     pub(super) bytes: usize,
 }
@@ -52,7 +52,7 @@ pub(super) async fn fetch(
     rules: &DomainRules,
     url: &str,
     accept: &str,
-    most: Most,
+    most: FetchLimits,
     redactor: &Redactor,
 ) -> Result<Fetched, CallError> {
     let followed = follow(rules, url, accept, redactor, most.bytes);

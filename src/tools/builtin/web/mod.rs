@@ -23,7 +23,7 @@ use crate::config::Builtin;
 use crate::domain::{CallError, Category, ErrorKind};
 use crate::gate::Resource;
 use crate::text::truncate::{Keep, ViewLimit};
-use fetch::{Fetched, MAX_BYTES, Most, fetch};
+use fetch::{FetchLimits, Fetched, MAX_BYTES, fetch};
 
 const NAME: &str = "web_fetch";
 
@@ -139,7 +139,7 @@ impl WebFetchTool {
         };
         let (domains, redactor) = (&self.ctx.access.domains, &self.ctx.redactor);
         let bytes = self.ctx.builtin(NAME).response_bytes.unwrap_or(MAX_BYTES);
-        let most = Most { time: total, bytes };
+        let most = FetchLimits { time: total, bytes };
         let fetched = fetch(domains, &asked.url, accept, most, redactor);
         let mut got = unless_stopped(context, fetched).await?;
         if image::media_type(&got.body).is_some() {
