@@ -398,6 +398,48 @@ fn two_calls_an_error_and_an_answer_work_through_each_format() {
     }
 }
 
+/// The server checks each request: every call has its result, and nothing else is new.
+#[test]
+fn a_compacted_history_is_whole_in_each_format() {
+    for format in FORMATS {
+        let bench = bench(format);
+        let config = std::fs::read_to_string(bench.place.config().join("config.yaml")).unwrap();
+        let narrow = config.replace("max_retries: 0,", "max_retries: 0, context_window: 3000,");
+        bench.place.write("config.yaml", &narrow);
+        // The provider counts few tokens, so the last results alone fill most of the window.
+        bench.place.write(
+            "tools.yaml",
+            &TOOLS.replace(
+                "cmd: printf, args: ['<%s>', '{{x}}']",
+                "cmd: sh, args: [-c, 'printf \"x%.0s\" $(seq 9900); echo \"<$1>\"', sh, '{{x}}']",
+            ),
+        );
+        bench.place.write(
+            "jobs.yaml",
+            "version: 1\njobs:\n  - {name: j, prompt: Look., double_confirmation: false, compaction: auto, tools: {read: [echo, fails]}}\n",
+        );
+        let rounds = vec![calls(format); 4];
+        let answers: Vec<_> = rounds.into_iter().chain([text(format)]).collect();
+        let (code, row, events) = bench.run(&answers);
+        assert_eq!(code, 0, "{format}: {row}");
+        let compacted = of_type(&events, "compaction");
+        let ids: Vec<&Value> =
+            compacted.iter().flat_map(|event| list(&event["call_ids"])).collect();
+        assert!(!ids.is_empty(), "{format}: {events:#?}");
+        let requests = bench.requests.lock().unwrap();
+        assert_eq!(requests.len(), 5, "{format}");
+        let sent = requests[4].to_string();
+        let count = |text: &str| sent.matches(text).count();
+        assert_eq!(count("dutyd removed the output of this call"), ids.len(), "{format}");
+        assert!(count(&"x".repeat(9000)) >= 2, "{format}: the last two results stay");
+        match format {
+            "anthropic" | "gemini" => assert_eq!(count("sig=="), 4, "{format}"),
+            "openai" => assert_eq!(count("\"encrypted_content\":\"gAAA\""), 4),
+            _ => {}
+        }
+    }
+}
+
 // proves LLM-5, PROV-2
 #[test]
 fn a_stream_that_is_cut_at_any_piece_runs_nothing() {
