@@ -208,6 +208,37 @@ fn a_destination_that_is_down_gets_its_messages_afterwards_in_order_and_once() {
 }
 
 #[test]
+fn thousands_of_waiting_messages_neither_delay_the_start_nor_a_run() {
+    let receiver = Receiver::new();
+    receiver.is_down.store(true, Ordering::SeqCst);
+    let hook = format!("  hook: {{type: webhook, url: '{}'}}\n", receiver.url("/hook"));
+    let place = place(&hook, "[{to: hook, on: [succeeded]}]");
+    let daemon = place.serve();
+    run(&place, "ok");
+    wait_until(|| !receiver.at("down /hook").is_empty(), || place.log());
+    drop(daemon);
+    let ledger = rusqlite::Connection::open(place.state().join("ledger.db")).unwrap();
+    // A destination that is gone from the configuration has messages too.
+    ledger
+        .execute_batch(
+            "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 5000)
+             INSERT INTO messages (destination, created_at, message)
+             SELECT d, created_at, message FROM n, (SELECT 'hook' AS d UNION SELECT 'gone'), messages WHERE id = 1;",
+        )
+        .unwrap();
+    drop(ledger);
+    let daemon = place.serve();
+    let first = run(&place, "ok");
+    receiver.is_down.store(false, Ordering::SeqCst);
+    wait_until(|| receiver.at("/hook").len() >= 200, || place.log());
+    let told = receiver.bodies("/hook");
+    assert!(told.iter().all(|body| body["event"] == "succeeded"), "{:?}", told[0]);
+    assert!(told.iter().take(200).all(|body| body["run_id"] != first), "the oldest come first");
+    daemon.signal(Signal::SIGTERM);
+    assert_eq!(daemon.wait(), Some(0));
+}
+
+#[test]
 fn each_kind_of_destination_gets_its_form_and_text_stays_text() {
     let receiver = Receiver::new();
     let destinations = format!(
