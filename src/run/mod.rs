@@ -53,7 +53,7 @@ pub use replay::{
 };
 pub use resume::{Resumption, resume};
 pub use scope::host_name;
-pub use spec::{PromptError, RunSpec};
+pub use spec::{PromptError, RunSpec, recorded_mode};
 pub use tool_catalog::{
     ExplainError, Explanation, KnownTool, ToolRow, UnknownTool, explain, names_of_server, tool_rows,
 };

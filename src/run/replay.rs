@@ -17,10 +17,11 @@ use serde_json::{Map, Value};
 use super::host::Host;
 use super::lessons::Learned;
 use super::model_view::prices_with;
+use super::spec::recorded_mode;
 use super::tool_context::{Links, gate_rules, path_rules};
 use crate::catalogue::Price;
-use crate::config::{Config, Job, Model, Provider};
-use crate::domain::{Event, SessionStart};
+use crate::config::{Config, Job, Mode, Model, Provider};
+use crate::domain::Event;
 use crate::gate::GateRules;
 use crate::process::resolved;
 use crate::store::{ReadEvent, RecordFacts, RunDir, StateDir, parse_line, verify_each};
@@ -116,13 +117,12 @@ impl<'a> Replay<'a> {
     }
 
     /// Returns the rules of a run.
-    fn rules_of(&mut self, job: &Job, start: &SessionStart, run: &RunDir) -> GateRules {
+    fn rules_of(&mut self, job: &Job, run: &RunDir) -> GateRules {
         let (config, host) = (self.config, self.host);
         let of_job = self.rules.entry(job.name.to_string()).or_insert_with(|| {
             gate_rules(config, job, path_rules(config, job, host, None, Links::Resolved))
         });
         let mut rules = of_job.clone();
-        rules.has_person = start.interactive && start.mode != "plan";
         rules.paths.writable.push(self.state.temporary_of(run.run_id()));
         let outputs = run.outputs();
         rules.paths.readable.push(resolved(&outputs).unwrap_or(outputs));
@@ -198,12 +198,14 @@ impl<'a> Record<'a> {
         match (&mut self.compared, *event) {
             (Some(compared), event) => compared.push(event, line.seq, at, replay),
             (None, Event::SessionStart(start)) => {
-                match replay.config.jobs.get(start.job.as_str()) {
-                    Some(job) => {
-                        let rules = replay.rules_of(job, &start, run);
-                        self.compared = Some(RunReplay::new(run, job, *start, rules));
+                match (replay.config.jobs.get(start.job.as_str()), recorded_mode(&start)) {
+                    (Some(job), Ok(mode)) => {
+                        let mut rules = replay.rules_of(job, run);
+                        rules.has_person = start.interactive && mode == Mode::Act;
+                        self.compared = Some(RunReplay::new(run, job, *start, mode, rules));
                     }
-                    None => {
+                    (Some(_), Err(why)) => self.problem = Some(why),
+                    (None, _) => {
                         let job = &start.job;
                         self.problem = Some(format!("the configuration has no job `{job}`"));
                     }

@@ -184,6 +184,18 @@ impl RunSpec {
     }
 }
 
+/// Returns the mode in which a run began. The transcript of an earlier version lacks it.
+///
+/// *Errors*: the mode cannot be read, so the run must neither act nor pretend to plan.
+pub fn recorded_mode(start: &SessionStart) -> Result<Mode, String> {
+    match start.mode.as_str() {
+        "" => Err("its first line does not say whether it acts or plans".to_owned()),
+        word => Mode::parse(word).ok_or_else(|| {
+            format!("its mode `{word}` is unknown to this version; install a newer dutyd")
+        }),
+    }
+}
+
 /// Returns the job with the model, the effort and the limit that a request replaces.
 fn overridden(
     job: Arc<Job>,

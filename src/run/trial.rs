@@ -25,14 +25,14 @@ use super::models::models;
 use super::precheck::recorded_text;
 use super::prompt::{HostFacts, offline_prompt};
 use super::scope::host_name;
-use super::spec::RunSpec;
+use super::spec::{RunSpec, recorded_mode};
 use super::tool_catalog::offered;
 use super::tool_context::{Links, gate_rules, tool_context, toolbox_of, tools};
 use crate::agent::{
     AgentTool, EventSink, Machine, Marker, RecordError, Session, SessionParts, StopSignal,
 };
 use crate::catalogue::CacheWrites;
-use crate::config::{Config, Mode, Provider};
+use crate::config::{Config, Provider};
 use crate::domain::{CallId, Event, LiveEvent, Outcome, RunId, SessionStart, Usage};
 use crate::gate::GateRules;
 use crate::process::resolved;
@@ -200,7 +200,7 @@ pub async fn trial(
     start.overrides.model = model.map(str::to_owned);
     let job = config.jobs.get(start.job.as_str());
     let job = job.ok_or_else(|| no_job(&start.job))?;
-    let mode = if start.mode == Mode::Plan.as_str() { Mode::Plan } else { Mode::Act };
+    let mode = recorded_mode(&start)?;
     let spec = RunSpec::recorded(trial_id.clone(), config.clone(), job.clone(), &start, mode);
     let mut spec = spec.map_err(|error| error.to_string())?;
     if let Some(most) = most_usd {

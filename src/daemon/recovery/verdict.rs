@@ -11,7 +11,7 @@ use super::RecoveryEnd;
 use super::evidence::{DaemonTimes, Evidence, Record, RecordedConfig};
 use crate::config::Mode;
 use crate::domain::{Origin, Outcome, RunId, SessionStart, StopReason, Trigger};
-use crate::run::{BrokenRecord, RecordRead, RunHistory, RunSpec};
+use crate::run::{BrokenRecord, RecordRead, RunHistory, RunSpec, recorded_mode};
 use crate::store::{GivenUp, RecordEnd, SlotState};
 
 /// How often a run is resumed after the daemon died. A stop of the daemon does not count.
@@ -180,27 +180,15 @@ fn spec(
             "the daemon was down for {down}, longer than `catchup_window` ({window})"
         ));
     }
-    let spec = RunSpec::recorded(run_id, config, job, start, mode_of(start)?);
+    let spec = RunSpec::recorded(run_id, config, job, start, recorded_mode(start)?);
     spec.map_err(|error| error.to_string())
-}
-
-/// Returns the mode in which a run began. The transcript of an earlier version lacks it.
-///
-/// *Errors*: the mode cannot be read, so the run must neither act nor pretend to plan.
-fn mode_of(start: &SessionStart) -> Result<Mode, String> {
-    match start.mode.as_str() {
-        "" => Err("its first line does not say whether it acts or plans".to_owned()),
-        word => Mode::parse(word).ok_or_else(|| {
-            format!("its mode `{word}` is unknown to this version; install a newer dutyd")
-        }),
-    }
 }
 
 /// Returns why a run began, as its next attempt repeats it; `None` if that could act where the run
 /// planned, or leave out a part of its request.
 fn repeatable_origin(start: &SessionStart) -> Option<Origin> {
     let is_known = start.overrides.newer.is_empty() && start.origin.unknown_part().is_none();
-    match mode_of(start) {
+    match recorded_mode(start) {
         Ok(Mode::Act) if is_known => Some(start.origin.clone()),
         Ok(Mode::Plan) if is_known => Some(start.origin.clone().planning()),
         Ok(_) | Err(_) => None,

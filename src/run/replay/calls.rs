@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 use super::Replay;
 use super::report::{Costs, Difference, DifferenceKind, ReplayReport, Side};
 use crate::catalogue::{CacheWrites, Price};
-use crate::config::Job;
+use crate::config::{Job, Mode};
 use crate::domain::{
     CallEnd, CallId, DecisionKind, ErrorKind, Event, InputSource, PolicyDecision, SessionStart,
     Usage,
@@ -24,6 +24,7 @@ pub(super) struct RunReplay<'a> {
     pub(super) run_id: String,
     pub(super) job: &'a Job,
     pub(super) start: SessionStart,
+    pub(super) mode: Mode,
     pub(super) rules: GateRules,
     spent: Spent,
     usage: Usage,
@@ -112,12 +113,19 @@ impl Today {
 }
 
 impl<'a> RunReplay<'a> {
-    pub(super) fn new(run: &RunDir, job: &'a Job, start: SessionStart, rules: GateRules) -> Self {
+    pub(super) fn new(
+        run: &RunDir,
+        job: &'a Job,
+        start: SessionStart,
+        mode: Mode,
+        rules: GateRules,
+    ) -> Self {
         Self {
             run_id: run.run_id().to_string(),
             job,
             model: start.overrides.model.clone(),
             start,
+            mode,
             rules,
             spent: Spent::default(),
             usage: Usage::default(),

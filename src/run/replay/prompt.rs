@@ -7,7 +7,7 @@ use super::Replay;
 use super::calls::RunReplay;
 use super::report::{Difference, DifferenceKind, Side};
 use crate::agent::{ToolFacts, configured_part};
-use crate::config::{Job, MCP_SEPARATOR, McpServer, Mode};
+use crate::config::{Job, MCP_SEPARATOR, McpServer};
 use crate::run::precheck::TEXT_START;
 use crate::run::prompt::{HostFacts, offline_prompt};
 use crate::run::tool_catalog::{KnownTool, offered};
@@ -116,9 +116,8 @@ fn today_prompt(
     tools: &[ToolFacts],
 ) -> Option<String> {
     let (config, host, redactor) = (replay.config, replay.host, &replay.redactor);
-    let mode = if run.start.mode == Mode::Plan.as_str() { Mode::Plan } else { Mode::Act };
     let of_host = HostFacts::default();
-    let prompt = offline_prompt(config, job, host, redactor, &of_host, tools, mode)?;
+    let prompt = offline_prompt(config, job, host, redactor, &of_host, tools, run.mode)?;
     Some(redactor.text(&configured_part(&prompt.text)).into_owned())
 }
 
