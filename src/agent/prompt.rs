@@ -202,6 +202,7 @@ fn push_tools(prompt: &mut String, facts: &PromptFacts<'_>) {
 mod tests {
     use super::*;
 
+    // conforms 003-6.1, 003-9.8e
     #[test]
     fn the_layers_stand_in_their_order() {
         let git = GitFacts {

@@ -212,6 +212,7 @@ impl Profile {
 mod tests {
     use super::*;
 
+    // conforms 003-3.4a, 003-9.2a
     #[test]
     fn each_family_has_the_tools_that_it_was_trained_on() {
         let name = |profile: Profile, own| profile.shown(own).map(|shown| shown.name);

@@ -302,6 +302,7 @@ mod tests {
         assert!(read().ends_with("say [redacted:KEY]\n\n"));
     }
 
+    // conforms 003-6.5
     #[test]
     fn documents_are_read_from_the_root_down() {
         let temp = tempfile::tempdir().unwrap();

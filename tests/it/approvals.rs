@@ -66,6 +66,7 @@ fn ended(place: &Place) -> Value {
 }
 
 // proves WEB-8
+// conforms 002-10
 #[test]
 fn a_call_waits_for_a_person_s_answer() {
     let place = place();

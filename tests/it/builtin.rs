@@ -51,6 +51,7 @@ call: {tool: todo_read, args: {}}",
 }
 
 // proves POL-1, SH-2, FS-1, FS-5
+// conforms 003-B5, 004-T19
 #[test]
 fn what_the_gate_refuses_is_not_done_and_recorded_with_its_rule() {
     let place = place(
@@ -142,6 +143,7 @@ fn verbs_judge_as_a_run_does() {
     assert_eq!(left, 0, "calls left temporary directories");
 }
 
+// conforms 003-9.2f
 #[test]
 fn a_tool_replaces_a_built_in_one_only_when_it_says_so() {
     let tool = |more: &str| {
@@ -158,6 +160,7 @@ fn a_tool_replaces_a_built_in_one_only_when_it_says_so() {
     assert_eq!(events(&place, "tool_call_end")[0]["output"], "ours\n");
 }
 
+// conforms 002-11
 #[test]
 fn skills_are_in_the_prompt_and_narrow_what_may_be_used() {
     let skill = "---\nname: triage\ndescription: For pods that do not start\nallowed-tools: Read todo_read\n---\nLook at the events first.\n";
@@ -221,6 +224,7 @@ call: {tool: read_file, args: {file_path: broken.png}}",
 
 /// In the `generic` profile, `bash` takes its timeout in seconds, and `find` prints paths relative
 /// to the searched directory.
+// conforms 001-T6b, 003-9.4c, 003-B4
 #[test]
 fn times_and_paths_are_those_that_the_family_knows() {
     let place = place(

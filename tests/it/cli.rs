@@ -130,6 +130,7 @@ fn exit_codes_tell_the_outcome() {
 }
 
 // proves ARG-2, ENV-1
+// conforms 003-9.4e
 #[test]
 fn hostile_arguments_arrive_unchanged_and_the_environment_is_clean() {
     let place = place()

@@ -71,6 +71,7 @@ fn descriptors(daemon: &Daemon) -> usize {
     std::fs::read_dir(format!("/proc/{}/fd", daemon.pid())).unwrap().count()
 }
 
+// conforms 003-9.10b
 #[test]
 fn a_late_follower_gets_every_line_and_the_end() {
     let place = place();

@@ -355,6 +355,7 @@ fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).collect()
 }
 
+// conforms 002-1, 003-9.1b, 003-9.2e, 003-9.3d, 003-9.12g, 003-9.12n, 004-T2
 #[test]
 fn two_calls_an_error_and_an_answer_work_through_each_format() {
     for format in FORMATS {

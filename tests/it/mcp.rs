@@ -48,6 +48,7 @@ fn warnings(place: &Place) -> Vec<String> {
 }
 
 // proves MCP-1, ENV-1
+// conforms 002-17
 #[test]
 fn a_server_s_tools_are_used_by_our_categories() {
     let call = "[{tool: small__echo, args: {text: hello}}, {tool: small__destroy, args: {}}, {tool: small__echo, args: {}}]";

@@ -538,6 +538,7 @@ fn run_of_two_calls(
     provider.requests()
 }
 
+// conforms 003-9.7a
 #[test]
 fn each_family_is_asked_by_its_rules() {
     let last_is_user = |request: &Value| {

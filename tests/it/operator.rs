@@ -212,6 +212,7 @@ fn status_says_what_a_reload_cannot_change() {
     assert!(told.contains("telemetry"), "{status}");
 }
 
+// conforms 000-5.1c, 001-L3
 #[test]
 fn text_is_shown_while_it_comes() {
     let place = place();

@@ -47,6 +47,7 @@ fn of<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).collect()
 }
 
+// conforms 003-9.8d, 003-9.8f
 #[test]
 fn a_model_is_told_of_the_repository_and_its_documents() {
     let temp = tempfile::tempdir().unwrap();

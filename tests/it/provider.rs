@@ -129,6 +129,7 @@ fn run(job: &str, answers: Vec<Answer>) -> (i32, Value, Vec<Value>) {
     (done.code, row, requests)
 }
 
+// conforms 000-5.1e, 001-L6, 003-9.3a, 003-9.11a, 004-T6, 004-T8
 #[test]
 fn declared_tools_are_called_and_their_results_given_back() {
     let answers = vec![

@@ -293,6 +293,7 @@ fn shown_action(action: &Action) -> String {
     }
 }
 
+// conforms 000-5.1d, 003-5.5, 003-9.1c, 004-T1, 004-T13
 #[test]
 fn each_table_is_followed() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine");

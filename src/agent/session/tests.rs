@@ -333,6 +333,7 @@ impl Bench {
     }
 }
 
+// conforms 001-L4, 004-T11, 004-T15, 004-T17
 #[tokio::test]
 async fn a_run_is_recorded_in_the_order_in_which_it_happens() {
     let bench = Bench { confirm: true, ..Bench::default() };
@@ -361,6 +362,7 @@ async fn a_run_is_recorded_in_the_order_in_which_it_happens() {
 }
 
 // proves POL-3, POL-9, ARG-15, LLM-6
+// conforms 003-9.3b, 003-B6, 003-B7, 004-T7, 004-T10
 #[tokio::test]
 async fn every_call_has_its_one_result() {
     let bench = Bench::default();
@@ -409,6 +411,7 @@ async fn every_call_has_its_one_result() {
     );
 }
 
+// conforms 003-9.3e
 #[tokio::test(start_paused = true)]
 async fn reads_run_together_and_writes_alone() {
     let bench = Bench { limits: Limits { parallel_reads: 2, ..limits() }, ..Bench::default() };
@@ -431,6 +434,7 @@ async fn reads_run_together_and_writes_alone() {
 }
 
 // proves LLM-4
+// conforms 000-5.1f, 002-2, 003-9.1d, 003-9.1g, 004-T3, 004-T4, 004-T5
 #[tokio::test]
 async fn every_limit_has_its_own_stop_reason() {
     let check = |limits: Limits,
@@ -492,6 +496,7 @@ async fn one_call_that_works_starts_the_count_of_errors_anew() {
     assert_eq!(Bench::default().run(script).await.end.stop_reason, StopReason::Completed);
 }
 
+// conforms 004-T21
 #[tokio::test]
 async fn a_cut_call_is_not_run_and_a_whole_one_beside_it_is() {
     let bench = Bench::default();
@@ -511,6 +516,7 @@ async fn a_cut_call_is_not_run_and_a_whole_one_beside_it_is() {
     );
 }
 
+// conforms 003-9.11c, 003-B9
 #[tokio::test(start_paused = true)]
 async fn failures_of_the_model_are_retried_or_end_the_run() {
     for (script, expected, retries) in [
@@ -736,6 +742,7 @@ async fn budgets_are_told_once_at_eighty_percent() {
 }
 
 // proves WEB-8
+// conforms 002-18
 #[tokio::test(start_paused = true)]
 async fn a_person_is_asked_and_nobody_is_no() {
     for (approver, planned, expected) in [

@@ -81,6 +81,7 @@ fn every_declared_tool_is_built() {
     assert_eq!(Builtin::all().count(), KINDS.len() + 3);
 }
 
+// conforms 003-3.3a, 003-B1
 #[test]
 fn lines_are_read_with_their_numbers() {
     let temp = tempfile::tempdir().unwrap();
@@ -119,6 +120,7 @@ fn lines_are_read_with_their_numbers() {
     assert!(text(&ctx, "read_many_files", json!({"paths": ["nope"]})).starts_with("not_found"));
 }
 
+// conforms 001-T3c, 001-T4, 003-3.3b, 003-3.3c, 003-B2
 #[test]
 fn files_are_written_and_edited() {
     let temp = tempfile::tempdir().unwrap();
@@ -423,6 +425,7 @@ fn contents_and_names_are_searched() {
     assert!(glob(json!({"pattern": "[", "path": "src"})).starts_with("invalid_arguments"));
 }
 
+// conforms 003-3.3g
 #[test]
 fn of_too_many_names_the_newest_stay_in_view() {
     let temp = tempfile::tempdir().unwrap();
@@ -460,6 +463,7 @@ fn a_patch_makes_no_file_with_the_name_of_a_directory() {
     assert!(tree(temp.path()).is_empty());
 }
 
+// conforms 001-T9
 #[test]
 fn the_list_lives_with_the_run() {
     let temp = tempfile::tempdir().unwrap();

@@ -387,6 +387,7 @@ fn runtime() -> tokio::runtime::Runtime {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(100))]
     /// Each session is cut off after every event, resumed, cut off again at `twice`, and resumed.
+    // conforms 000-5.2a
     #[test]
     fn a_resumed_session_ends_like_one_that_was_never_cut_off(case in case(), twice in 0usize..8) {
         let whole = runtime().block_on(case.play(&[]));
