@@ -12,7 +12,7 @@ use super::output;
 use super::progress::Progress;
 use super::source;
 use super::time::{first_id, moment};
-use crate::config::{Config, FileSet, Trust};
+use crate::config::{Config, Trust};
 use crate::run::{
     Compared, Costs, Difference, DifferenceKind, Learned, Replay, ReplayReport, RunHistory, Side,
 };
@@ -73,10 +73,9 @@ fn changed(context: &Context, args: &BacktestArgs) -> Result<Arc<Config>, CliErr
     let mut of_directory = context.clone();
     of_directory.dirs.config.clone_from(&args.against);
     let config = of_directory.config_for_reading(Trust::Advised)?;
-    let directory = match FileSet::of_directory(&context.dirs.config) {
-        Ok(_) => context.dirs.config.clone(),
-        Err(_) => args.against.clone(),
-    };
+    let current = &context.dirs.config;
+    let is_installed = super::access::exists_and_readable(current)?;
+    let directory = if is_installed { current } else { &args.against }.clone();
     Ok(Arc::new(Config { directory, ..Config::clone(&config) }))
 }
 
