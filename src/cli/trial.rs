@@ -47,7 +47,7 @@ pub(crate) async fn trial(context: &Context, args: &TrialArgs) -> Result<ExitCod
     if let Some(name) = &args.model
         && !config.models.contains_key(name.as_str())
     {
-        return Err(CliError::not_found(format!("there is no model `{name}` in config.yaml")));
+        return Err(CliError::not_found(format!("config.yaml has no model `{name}`")));
     }
     let host = context.host(Observers::default());
     let learned = source::unless_lost(Learned::read_file(&context.dirs.state).map(Some))?;
@@ -181,7 +181,7 @@ fn read(context: &Context, run: &RunDir) -> Result<Result<Recorded, Unfit>, CliE
 
 /// Tells what the trial would cost, and asks whether to begin.
 ///
-/// *Errors*: nobody can be asked, the answer is no, or the cost cannot be limited.
+/// *Errors*: standard input is not a terminal, the answer is no, or the cost cannot be limited.
 async fn consent(args: &TrialArgs, runs: usize, estimate: Estimate) -> Result<(), CliError> {
     if runs == 0 {
         return Ok(());

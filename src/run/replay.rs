@@ -30,7 +30,7 @@ use calls::RunReplay;
 use prompt::compare_prompt;
 pub use report::{Costs, Difference, DifferenceKind, NotCompared, ReplayReport, Side};
 
-/// What to compare besides the calls.
+/// The parts that a replay compares besides the calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Compared {
     Calls,

@@ -545,7 +545,7 @@ security: {{sandbox: off}}
     place.write("s.yaml", "steps: [{say: All is well}]\n");
     assert_eq!(place.dutyd(&["run", "j"]).code, 0);
     let requests = || asked.load(std::sync::atomic::Ordering::SeqCst);
-    // The recorded run has no tokens, so nobody knows what the trial costs.
+    // The recorded run has no tokens, so the trial cannot estimate its cost.
     let unasked = place.dutyd(&["trial", "last", "--model", "dear"]);
     assert_eq!((unasked.code, requests()), (2, 0), "{unasked:?}");
     for wrong in ["nan", "inf", "-1"] {

@@ -225,7 +225,7 @@ fn an_outage_holds_all_runs_of_a_model_and_loses_none() {
         bench.wait_for_renewal();
         daemon = bench.kill(daemon);
     }
-    assert_eq!(bench.asked(), before, "nobody listens");
+    assert_eq!(bench.asked(), before, "the server refuses connections, so it counts none");
     bench.open(address);
     bench.set(Mood::Answers);
     bench.pass(16);

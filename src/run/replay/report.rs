@@ -65,7 +65,7 @@ pub struct Difference {
     pub kind: DifferenceKind,
     pub recorded: Side,
     pub today: Side,
-    /// Why today's decision is as it is.
+    /// The reason for today's decision.
     pub reason: String,
 }
 
