@@ -247,10 +247,10 @@ async fn run_session(
 }
 
 /// Returns the input about the repository of a run that has not recorded it yet.
-pub(super) async fn repository_text(scope: &RunScope) -> Option<String> {
+pub(super) async fn repository_text(scope: &RunScope, marker: &Marker) -> Option<String> {
     let configured = scope.spec.config.model_of(&scope.spec.job)?;
     let (_, words) = prompt(scope, configured, "").await;
-    Some(marker(scope).ok()?.wrap_repository(&words?))
+    words.map(|words| marker.wrap_repository(&words))
 }
 
 /// Returns the results of earlier runs that the model gets, delimited as untrusted content; `None` if
@@ -283,11 +283,6 @@ pub(super) async fn recall_text(scope: &RunScope, marker: &Marker) -> Option<Str
     (!results.is_empty()).then(|| format!("{head}\n{}", results.join("\n")))
 }
 
-/// Returns the results of earlier runs for a run that has not recorded them yet.
-pub(super) async fn missing_recall(scope: &RunScope) -> Option<String> {
-    recall_text(scope, &marker(scope).ok()?).await
-}
-
 /// Returns the task of a run, with the text about its precheck.
 pub(super) fn task(scope: &RunScope, precheck_text: Option<String>) -> String {
     let task = scope.spec.task.clone();
@@ -304,7 +299,7 @@ fn no_model() -> SessionResult {
     ended_early(StopReason::PreflightFailed, "no model is configured".to_owned())
 }
 
-fn marker(scope: &RunScope) -> Result<Marker, SessionResult> {
+pub(super) fn marker(scope: &RunScope) -> Result<Marker, SessionResult> {
     scope.directory.secret().map(Marker::new).map_err(|error| {
         let error = format!("cannot read or create the secret of the run: {error}");
         ended_early(StopReason::RecordFailed, error)

@@ -10,8 +10,8 @@ use tokio::sync::watch;
 
 use super::ended::{Ended, ended_early};
 use super::execute::{
-    begin_work, conclude, leave_queue, missing_recall, repository_text, run_apart, session_parts,
-    suspended, task,
+    begin_work, conclude, leave_queue, marker, recall_text, repository_text, run_apart,
+    session_parts, suspended, task,
 };
 use super::history::RunHistory;
 use super::host::{Host, RunError};
@@ -107,13 +107,17 @@ async fn continue_session(scope: &RunScope, history: &RunHistory) -> SessionResu
     let Some(start) = RecordedStart::find(&history.events) else {
         return end_unresumable(scope, history, "the transcript has no start".to_owned()).await;
     };
+    let marker = match marker(scope) {
+        Ok(marker) => marker,
+        Err(result) => return with_totals(result, history.summary()),
+    };
     let repository = if start.lacks_repository() {
-        repository_text(scope).await
+        repository_text(scope, &marker).await
     } else {
         start.repository.clone()
     };
     let recall =
-        if start.lacks_recall() { missing_recall(scope).await } else { start.recall.clone() };
+        if start.lacks_recall() { recall_text(scope, &marker).await } else { start.recall.clone() };
     let system = SystemPrompt { text: start.system, stable: start.stable, repository, recall };
     let mut parts = match session_parts(scope, system, Some(history)).await {
         Ok(parts) => parts,
