@@ -31,7 +31,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
             Turn::Assistant(turn) => messages.push(assistant(settings, turn)),
             Turn::ToolResults(results) => {
                 messages.extend(results.iter().map(|result| {
-                    json!({"role": "tool", "tool_call_id": wire_call_id(settings, &result.call_id), "content": content(settings, result)})
+                    json!({"role": "tool", "tool_call_id": wire_call_id(settings, &result.call_id), "name": wire_name(&result.name), "content": content(settings, result)})
                 }));
                 // A tool message can contain only text, so the images follow in a user message.
                 let shown = results.iter().flat_map(|result| images(settings, result));
