@@ -359,6 +359,14 @@ fn a_search_asks_the_service_that_there_is_a_key_for() {
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }
+    for (key, expected) in [
+        ("query", json!("rust")),
+        ("num_results", json!(2)),
+        ("search_type", json!("auto")),
+        ("livecrawl", json!("fallback")),
+    ] {
+        assert_eq!(found[key], expected, "{key}");
+    }
     assert_eq!(search("nothing")["output"], "[nothing was found]");
     let failed = search("fail");
     assert_eq!(failed["error_kind"], "tool");

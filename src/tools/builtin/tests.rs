@@ -476,6 +476,8 @@ fn the_list_lives_with_the_run() {
     let written = text(&ctx, "todo_write", json!({ "todos": todos }));
     assert_eq!(written, text(&ctx, "todo_read", json!({})));
     assert!(written.ends_with(r#""open":1}"#), "{written}");
+    let read = call(&ctx, "todo_read", json!({})).unwrap();
+    assert_eq!((&read.details["todos"], &read.details["incomplete_count"]), (&todos, &json!(1)));
     assert!(text(&ctx, "todo_write", json!({"todos": [{"content": "a"}]})).starts_with("invalid"));
 }
 

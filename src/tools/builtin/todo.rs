@@ -25,7 +25,10 @@ fn answer(todos: &[Value]) -> Answer {
         matches!(todo.get("status").and_then(Value::as_str), Some("pending" | "in_progress"))
     };
     let open = todos.iter().filter(is_open).count();
-    Answer::of(json!({"todos": todos, "open": open}).to_string())
+    let mut answer = Answer::of(json!({"todos": todos, "open": open}).to_string());
+    answer.details.insert("todos".to_owned(), json!(todos));
+    answer.details.insert("incomplete_count".to_owned(), json!(open));
+    answer
 }
 
 pub(super) fn skill(arguments: &Map<String, Value>, work: &Work<'_>) -> Result<Answer, CallError> {

@@ -39,6 +39,20 @@ struct Asked {
     context_max_characters: Option<u64>,
 }
 
+impl Asked {
+    fn number(&self) -> u64 {
+        self.num_results.unwrap_or(RESULTS)
+    }
+
+    fn search_type(&self) -> &str {
+        self.r#type.as_deref().unwrap_or("auto")
+    }
+
+    fn livecrawl(&self) -> &str {
+        self.livecrawl.as_deref().unwrap_or("fallback")
+    }
+}
+
 #[derive(Deserialize)]
 struct Found {
     results: Vec<FoundPage>,
@@ -74,7 +88,7 @@ impl WebSearchTool {
 
     async fn found(&self, asked: &Asked) -> Result<Answer, CallError> {
         let io = |message: String| CallError::new(ErrorKind::Io, message);
-        let number = asked.num_results.unwrap_or(RESULTS);
+        let number = asked.number();
         let characters = asked.context_max_characters.unwrap_or(CHARACTERS);
         let client = reqwest::Client::builder()
             .redirect(redirect::Policy::none())
@@ -88,10 +102,10 @@ impl WebSearchTool {
             .json(&json!({
                 "query": asked.query,
                 "numResults": number,
-                "type": asked.r#type.as_deref().unwrap_or("auto"),
+                "type": asked.search_type(),
                 "contents": {
                     "text": {"maxCharacters": (characters / number.max(1)).max(200)},
-                    "livecrawl": asked.livecrawl.as_deref().unwrap_or("fallback"),
+                    "livecrawl": asked.livecrawl(),
                 },
             }))
             .send()
@@ -143,6 +157,10 @@ fn told(asked: &Asked, found: &Found) -> Answer {
     }
     let mut answer = Answer::of(text.trim_end());
     answer.details.insert("query".to_owned(), json!(asked.query));
+    answer.details.insert("num_results".to_owned(), json!(asked.number()));
+    // The line of the record has a `type` of its own.
+    answer.details.insert("search_type".to_owned(), json!(asked.search_type()));
+    answer.details.insert("livecrawl".to_owned(), json!(asked.livecrawl()));
     answer.details.insert("results".to_owned(), json!(found.results.len()));
     answer
 }
