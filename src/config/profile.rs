@@ -47,6 +47,10 @@ const fn called(own: &'static str, name: &'static str) -> ToolAlias {
     ToolAlias { own, name, parameters: &[] }
 }
 
+/// `grep` of the families that know its filter of files under another name than `glob`.
+const GREP: ToolAlias =
+    ToolAlias { own: "grep", name: "grep", parameters: &[("glob", "glob_filter")] };
+
 const ANTHROPIC: Profile = Profile {
     name: "anthropic",
     prompt: include_str!("profile/anthropic.md"),
@@ -61,7 +65,7 @@ const ANTHROPIC: Profile = Profile {
         same("write_file"),
         same("edit_file"),
         same("list_directory"),
-        same("grep"),
+        GREP,
         same("glob"),
         same("todo_read"),
         same("todo_write"),
@@ -90,7 +94,7 @@ const OPENAI: Profile = Profile {
         same("write_file"),
         same("apply_patch"),
         called("list_directory", "list_dir"),
-        same("grep"),
+        GREP,
         same("glob"),
         same("todo_read"),
         same("todo_write"),
@@ -120,7 +124,7 @@ const GEMINI: Profile = Profile {
         same("write_file"),
         same("edit_file"),
         called("list_directory", "list_dir"),
-        same("grep"),
+        GREP,
         same("glob"),
         same("todo_read"),
         same("todo_write"),
