@@ -44,6 +44,9 @@ pub struct RunSummary {
     pub iterations: u64,
     /// Number of calls that the gate did not deny.
     pub tool_calls: u64,
+    /// The tools of these calls, each once.
+    #[serde(default)]
+    pub tools_used: BTreeSet<String>,
     /// Number of calls that the gate or a person denied, or whose approval expired.
     #[serde(default)]
     pub refused_calls: u64,
@@ -138,6 +141,7 @@ impl RunSummary {
             attempt: 1,
             iterations: 0,
             tool_calls: 0,
+            tools_used: BTreeSet::new(),
             refused_calls: 0,
             refused: BTreeSet::new(),
             usage: Usage::default(),
@@ -219,6 +223,7 @@ impl RunSummary {
         self.error.clone_from(&end.error);
         self.iterations = end.iterations;
         self.tool_calls = end.tool_calls;
+        self.tools_used = end.tools_used.iter().cloned().collect();
         self.usage = end.usage;
         self.cost_usd = end.cost_usd;
         self.cost_estimated = end.cost_estimated;
@@ -300,6 +305,7 @@ impl SummaryFold {
             // A call that requires approval has two decisions.
             Event::PolicyDecision(decision) if decision.decision != DecisionKind::Deny => {
                 self.calls.insert(decision.call_id.clone());
+                row.tools_used.insert(decision.name.clone());
             }
             Event::SessionEnd(end) => row.end(end, line.ts.clone()),
             _ => {}
