@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 use chrono::NaiveDate;
 use serde::{Deserialize, Serialize};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use super::refusal::Optional;
@@ -274,6 +274,19 @@ pub(super) fn number(value: &Value, pointer: &str) -> u64 {
 /// Returns the items of the list at `field`, or an empty slice.
 pub(super) fn list<'a>(value: &'a Value, field: &str) -> &'a [Value] {
     value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
+}
+
+/// Adds what a user says. Many chat templates reject two user messages in a row, so it continues the last
+/// message if that is the user's.
+pub(super) fn push_user(messages: &mut Vec<Value>, said: &str) {
+    let last = messages.last_mut().filter(|last| text(last, "role") == "user");
+    match last.and_then(|last| last.get_mut("content")) {
+        Some(Value::String(before)) => {
+            before.push_str("\n\n");
+            before.push_str(said);
+        }
+        _ => messages.push(json!({"role": "user", "content": said})),
+    }
 }
 
 /// Sets a field of `object`; does nothing if `object` is not a JSON object.

@@ -11,7 +11,7 @@ use super::failure;
 use super::format::{
     Format, Framing, MetadataRequest, Outgoing, Probe, Progress, Reader, arguments, check_calls,
     content, drop_nameless, images, kept, list, malformed, native_schema, number, output_limit,
-    parse, set, text, wire_id, wire_name,
+    parse, push_user, set, text, wire_id, wire_name,
 };
 use super::metadata;
 use super::refusal::Optional;
@@ -76,7 +76,7 @@ fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
     for turn in request.history {
         match turn {
             Turn::User(text) | Turn::Steering(text) => {
-                messages.push(json!({"role": "user", "content": text}))
+                push_user(&mut messages, text);
             }
             Turn::Assistant(turn) => messages.push(assistant(settings, turn)),
             Turn::ToolResults(results) => messages.extend(results.iter().map(|result| {

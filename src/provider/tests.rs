@@ -1405,7 +1405,7 @@ fn a_history_is_sent_as_each_provider_takes_it() {
     let messages = sent["messages"].as_array().unwrap();
     let roles: Vec<&str> =
         messages.iter().map(|message| message["role"].as_str().unwrap()).collect();
-    assert_eq!(roles, ["system", "user", "assistant", "tool", "assistant", "user", "user"]);
+    assert_eq!(roles, ["system", "user", "assistant", "tool", "assistant", "user"]);
     let id = messages[2]["tool_calls"][0]["id"].as_str().unwrap();
     assert!(id.len() == 9 && messages[3]["tool_call_id"] == id, "{sent}");
     let kept = |format: WireFormat, name: &str, value: Value| json!({"format": format.as_str(), "model": "m", "base_url": format.base_url(), name: value});

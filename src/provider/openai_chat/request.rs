@@ -3,8 +3,8 @@
 use serde_json::{Map, Value, json};
 
 use super::super::format::{
-    SCHEMA_NAME, arguments, content, data_url, images, kept, native_schema, output_limit, set,
-    text as text_of, wire_name,
+    SCHEMA_NAME, arguments, content, data_url, images, kept, native_schema, output_limit,
+    push_user, set, text as text_of, wire_name,
 };
 use super::super::think::inline_text;
 use super::answer::REASONING_FIELD;
@@ -24,7 +24,7 @@ pub(super) fn body(settings: &Remote, request: ModelRequest<'_>) -> Value {
                 if settings.chat.nine_character_ids && after_tool {
                     messages.push(json!({"role": "assistant", "content": "Noted."}));
                 }
-                messages.push(json!({"role": "user", "content": text}))
+                push_user(&mut messages, text);
             }
             // Some servers reject an empty message.
             Turn::Assistant(turn) if turn.text.is_empty() && turn.tool_calls.is_empty() => {}
