@@ -74,7 +74,7 @@ async fn run_once(config: Arc<Config>, state: &Path, fork_server: Arc<ForkServer
     let spec = RunSpec::new(run_id, config, job, origin).unwrap();
     let (_stop, stopped) = watch::channel(None);
     let started = Instant::now();
-    let ended = execute(spec, host, stopped).await.unwrap();
+    let ended = execute(spec, host, stopped.into()).await.unwrap();
     assert_eq!(ended.end.stop_reason, StopReason::Completed, "{:?}", ended.end);
     assert_eq!(ended.end.tool_calls, ITERATIONS as u64);
     started.elapsed()

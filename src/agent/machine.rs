@@ -6,6 +6,7 @@
 
 mod answer;
 mod calls;
+mod input;
 mod limits;
 mod malformed;
 mod outcome;
@@ -20,6 +21,7 @@ use serde_json::Value;
 
 use super::counters::{Charge, Counters};
 use super::dispatch::{CallOutcome, Changes, Dispatch, Planned, Settled};
+use super::inbox::WaitingTexts;
 use super::model::{ModelError, ModelReply};
 use super::prompt::SystemPrompt;
 use super::repetition::Window;
@@ -38,8 +40,10 @@ use reply::{ReplyFacts, Timing, assistant_event};
 /// An input to the machine: something that happened.
 #[derive(Debug, Clone)]
 pub enum Input {
-    /// The run starts with this task.
-    Start(String),
+    /// An input of the session: its task, or a follow-up.
+    Submit(String, InputSource),
+    /// A text that a person gave while the session worked.
+    Steer(String),
     /// The correction of a malformed call, as an earlier version recorded it: without the reason.
     Corrected(String),
     Reply {
@@ -71,8 +75,11 @@ pub enum Input {
 /// The action that the driver performs next.
 #[derive(Debug, Clone)]
 pub enum Action {
-    /// Call the model with [`Machine::history`].
+    /// Take the first steering text that waits; if none does, call the model with
+    /// [`Machine::history`].
     CallModel,
+    /// Take the first follow-up as the next input.
+    NextInput,
     /// Run these calls, or answer them without running them.
     RunCalls(Vec<Dispatch>),
     /// Make the checks of this round, which counts from 1, except for those in `done`.
@@ -131,8 +138,11 @@ pub struct Machine {
     output_corrections: u32,
     /// The JSON value of the last answer that matches `output_schema`.
     answer: Option<Value>,
-    /// The rounds of checks so far.
+    /// The rounds of checks so far, and those of them in which a check failed.
     verify_rounds: u32,
+    failed_rounds: u32,
+    /// The texts that wait for the session.
+    waiting: WaitingTexts,
     calls_denied_by_budget: bool,
     window: Option<Window>,
     detections: u64,
@@ -145,7 +155,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// Returns a machine that waits for [`Input::Start`].
+    /// Returns a machine that waits for [`Input::Submit`].
     #[must_use]
     pub fn new(
         rules: Rules,
@@ -178,6 +188,8 @@ impl Machine {
             output_corrections: 0,
             answer: None,
             verify_rounds: 0,
+            failed_rounds: 0,
+            waiting: WaitingTexts::default(),
             calls_denied_by_budget: false,
             detections: 0,
             over_window: false,
@@ -233,6 +245,11 @@ impl Machine {
         &self.counters
     }
 
+    /// Sets which texts wait for the session. Call it before each step.
+    pub fn set_waiting(&mut self, waiting: WaitingTexts) {
+        self.waiting = waiting;
+    }
+
     /// Handles an input. Returns the events to record and the action to perform after them.
     pub fn step(&mut self, input: Input) -> Step {
         self.take(input, None)
@@ -247,27 +264,8 @@ impl Machine {
     fn take(&mut self, input: Input, decided: Option<&BTreeMap<CallId, Settled>>) -> Step {
         let mut events = Vec::new();
         let action = match input {
-            Input::Start(text) => {
-                events.push(Event::SystemPrompt {
-                    text: self.system.text.clone(),
-                    stable_bytes: self.system.stable as u64,
-                });
-                // One turn, because some servers reject two user messages in a row.
-                let mut turn = String::new();
-                let repository = self.system.repository.take();
-                let recall = self.system.recall.take();
-                for (input, source) in
-                    [(repository, InputSource::Repository), (recall, InputSource::Recall)]
-                {
-                    let Some(input) = input else { continue };
-                    turn.push_str(&input);
-                    turn.push_str("\n\n");
-                    events.push(Event::user_input(input, source));
-                }
-                events.push(Event::user_input(text.clone(), InputSource::Job));
-                self.history.push(Turn::User(turn + &text));
-                self.ask_or_stop(&mut events)
-            }
+            Input::Submit(text, source) => self.on_submit(text, source, &mut events),
+            Input::Steer(text) => self.on_steer(text, &mut events),
             Input::Corrected(text) => self.correct_call(text, None, &mut events),
             Input::Reply {
                 reply,
@@ -414,22 +412,6 @@ impl Machine {
             Some(action) => action,
             None => self.ask_or_stop(events),
         }
-    }
-
-    fn say(&mut self, text: String, source: InputSource, events: &mut Vec<Event>) {
-        events.push(Event::user_input(text.clone(), source));
-        self.history.push(Turn::User(text));
-    }
-
-    fn correct(&mut self, text: String, reason: Option<String>, events: &mut Vec<Event>) {
-        let source = InputSource::Correction;
-        events.push(Event::UserInput { text: text.clone(), source, reason });
-        self.history.push(Turn::User(text));
-    }
-
-    fn steer(&mut self, text: String, source: &str, events: &mut Vec<Event>) {
-        events.push(Event::SteeringInjected { text: text.clone(), source: source.to_owned() });
-        self.history.push(Turn::Steering(text));
     }
 
     /// Ends the run at a limit, with `message` as the final assistant turn.

@@ -8,6 +8,7 @@ mod approval;
 mod counters;
 mod dispatch;
 mod executor;
+mod inbox;
 mod machine;
 mod model;
 mod prompt;
@@ -30,6 +31,7 @@ pub use dispatch::{
     StepPosition,
 };
 pub use executor::{CallExecutor, OpenCall};
+pub use inbox::{GivenText, Inbox, InboxError, WaitingTexts};
 pub use machine::{Action, End, Input, Machine, Step};
 pub use model::{
     Claim, DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest, RequestedCall,
@@ -41,6 +43,7 @@ pub use rules::{ModelFacts, Rules};
 pub use session::{ModelInUse, Session, SessionParts, SessionResult};
 pub use shown::{ShownAs, ToolDefinition};
 pub use sink::{EventSink, RecordError, Unrecorded};
+pub(crate) use stop::PERSON;
 pub use stop::{StopSignal, outer_limit};
 pub use tool::{
     AgentTool, CallContext, CallOutput, CallState, PreparedCall, ToolRunner, ToolSpec, Toolbox,

@@ -6,7 +6,7 @@
 
 mod call_lines;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::iter::Peekable;
 use std::time::Duration;
 
@@ -14,15 +14,16 @@ use serde_json::Value;
 
 use super::counters::{BrokenOff, Charge};
 use super::dispatch::{CallOutcome, Settled};
+use super::inbox::WaitingTexts;
 use super::machine::{Action, Input, Machine, is_answer_correction};
 use super::model::{ErrorClass, ModelError, ModelReply, RequestedCall};
 use super::recorded::RecordedStart;
 use super::rules::ModelFacts;
-use super::stop::BUDGET;
+use super::stop::{BUDGET, PERSON};
 use super::untrusted::Marker;
 use super::verify::Check;
 use crate::catalogue::CacheWrites;
-use crate::domain::{CallId, CallStart, Event, Image, InputSource, ToolCall, Turn};
+use crate::domain::{CallId, CallStart, Event, Image, InputSource, TextKind, ToolCall, Turn};
 use call_lines::CallLines;
 
 /// Codes of the warnings that the machine itself makes.
@@ -47,7 +48,13 @@ pub enum RebuildError {
 #[derive(Debug)]
 pub enum Rebuilt {
     /// Record these events, then perform the action.
-    Act { events: Vec<Event>, action: Action },
+    Act {
+        events: Vec<Event>,
+        action: Action,
+        /// Whether the action repeats a request that the model had not answered. The texts that wait came
+        /// meanwhile, so they are taken with the next one.
+        is_repeated: bool,
+    },
     /// Some calls of the last reply have no result.
     Calls(CutCalls),
 }
@@ -61,6 +68,10 @@ pub struct CutCalls {
     pub started: Vec<CallStart>,
     /// The calls in `done` and `started`.
     pub settled: BTreeMap<CallId, Settled>,
+    /// The calls that had started, with and without a result.
+    pub begun: BTreeSet<CallId>,
+    /// How many of the steering texts that wait had come before the reply.
+    pub seen: usize,
 }
 
 /// The inputs of [`rebuild`].
@@ -74,6 +85,8 @@ pub struct Sources<'a> {
     pub image: &'a dyn Fn(&Value) -> Option<Image>,
     /// The task of a run whose transcript ends before its task.
     pub task: String,
+    /// The texts that the transcript has and that the session has not taken.
+    pub waiting: WaitingTexts,
 }
 
 /// Brings a new machine to the point where the transcript ends.
@@ -85,12 +98,13 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
     let mut events = of_loop.peekable();
     let start = RecordedStart::find(sources.events).and_then(|start| start.task);
     machine.set_was_asked(events.clone().any(is_past_limits));
-    let mut step = machine.step(Input::Start(start.unwrap_or_else(|| sources.task.clone())));
+    let task = start.unwrap_or_else(|| sources.task.clone());
+    let mut step = machine.step(Input::Submit(task, InputSource::Job));
     loop {
         let missing = pass_made(machine, std::mem::take(&mut step.events), &mut events)?;
         machine.set_was_asked(false);
         if !missing.is_empty() {
-            return Ok(Rebuilt::Act { events: missing, action: step.action });
+            return Ok(Rebuilt::Act { events: missing, action: step.action, is_repeated: false });
         }
         let input = match (&step.action, events.peek()) {
             (Action::RunCalls(_), _) => {
@@ -105,7 +119,8 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                     return Err(RebuildError::Ending);
                 } else {
                     let (started, settled) = (lines.started(&done), lines.settled(machine));
-                    return Ok(Rebuilt::Calls(CutCalls { done, started, settled }));
+                    let (begun, seen) = (lines.begun(), seen_before_reply(sources.events));
+                    return Ok(Rebuilt::Calls(CutCalls { done, started, settled, begun, seen }));
                 }
             }
             (Action::Verify { round, .. }, Some(Event::Verify { .. }) | None) => {
@@ -115,12 +130,13 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                     events.next();
                 }
                 if done.len() == machine.rules().checks {
+                    machine.set_waiting(taken_by(events.peek().copied(), sources));
                     Input::Verified(done)
                 } else if events.peek().is_some() {
                     return Err(RebuildError::Ending);
                 } else {
                     let action = Action::Verify { round: *round, done };
-                    return Ok(Rebuilt::Act { events: missing, action });
+                    return Ok(Rebuilt::Act { events: missing, action, is_repeated: false });
                 }
             }
             (_, Some(Event::Warning { usage: Some(usage), cost_usd, .. })) => {
@@ -131,18 +147,16 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                 step.events = Vec::new();
                 continue;
             }
-            (_, None) => return Ok(Rebuilt::Act { events: missing, action: step.action }),
+            (_, None) => {
+                let (action, is_repeated) = (step.action, is_request_open(sources.events));
+                return Ok(Rebuilt::Act { events: missing, action, is_repeated });
+            }
             (Action::CallModel, Some(next @ Event::AssistantTextEnd { .. })) => {
                 let next = *next;
                 let Some(input) = reply(next, sources) else { return Err(RebuildError::Ending) };
-                // The machine repeats this event. The lines about the calls follow it.
-                let mut after = events.clone();
-                after.next();
-                let (lines, _) = CallLines::take(after);
-                // The calls of the last reply are counted once the rest is dispatched.
-                let settled = lines.settled(machine);
-                let decided = if lines.have_ended(next) { settled } else { BTreeMap::new() };
+                let decided = decided_calls(machine, next, events.clone());
                 machine.set_was_asked(events.clone().skip(1).any(is_past_limits));
+                machine.set_waiting(taken_by(events.clone().nth(1), sources));
                 step = machine.replay(input, &decided);
                 continue;
             }
@@ -155,6 +169,13 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
                 }
                 None => Input::Corrected(text.clone()),
             },
+            (Action::CallModel, Some(event)) if let Some(text) = steering_of_person(event) => {
+                Input::Steer(text.to_owned())
+            }
+            (
+                Action::NextInput,
+                Some(Event::UserInput { text, source: InputSource::FollowUp, .. }),
+            ) => Input::Submit(text.clone(), InputSource::FollowUp),
             (Action::CallModel, Some(Event::Error { code, message, reason })) => {
                 let class = ErrorClass::parse(code).ok_or(RebuildError::Ending)?;
                 let message = reason.as_ref().unwrap_or(message);
@@ -162,11 +183,75 @@ pub fn rebuild(machine: &mut Machine, sources: &Sources<'_>) -> Result<Rebuilt, 
             }
             _ => return Err(RebuildError::Ending),
         };
-        // The event of a failed request is still to come.
-        let own = usize::from(matches!(input, Input::ModelFailed(_) | Input::Corrected(_)));
+        // The event of a failed request, and that of a text, is still to come.
+        let own = usize::from(matches!(
+            input,
+            Input::ModelFailed(_) | Input::Corrected(_) | Input::Submit(..) | Input::Steer(_)
+        ));
         machine.set_was_asked(events.clone().skip(own).any(is_past_limits));
         step = machine.step(input);
     }
+}
+
+/// Returns the text of a steering turn that a person gave.
+fn steering_of_person(event: &Event) -> Option<&str> {
+    match event {
+        Event::SteeringInjected { text, source } if source == PERSON => Some(text),
+        _ => None,
+    }
+}
+
+/// Tells whether every steering text that waits came after the last step of the loop, while a request was
+/// open.
+fn is_request_open(events: &[Event]) -> bool {
+    let is_step = |event: &Event| is_of_loop(event) && !matches!(event, Event::Warning { .. });
+    let last = events.iter().rposition(is_step).map_or(0, |at| at + 1);
+    waiting_steering(events.iter().take(last)) == 0
+}
+
+/// Returns how many steering texts wait after these events.
+fn waiting_steering<'a>(events: impl Iterator<Item = &'a Event>) -> usize {
+    let mut waiting = 0;
+    for event in events {
+        match event {
+            Event::InputQueued { kind: TextKind::Steering, .. } => waiting += 1,
+            event if steering_of_person(event).is_some() => waiting -= 1,
+            _ => {}
+        }
+    }
+    waiting
+}
+
+/// Returns how many steering texts came after the last request and before its reply.
+fn seen_before_reply(events: &[Event]) -> usize {
+    let is_reply = |event: &Event| matches!(event, Event::AssistantTextEnd { .. });
+    let reply = events.iter().rposition(is_reply).unwrap_or_default();
+    waiting_steering(events.iter().take(reply))
+}
+
+/// Returns which texts waited when the session decided about an answer: those that it took as its next
+/// event, or those that wait still if the answer is its last event.
+fn taken_by(next: Option<&Event>, sources: &Sources<'_>) -> WaitingTexts {
+    match next {
+        Some(event) => WaitingTexts {
+            steering: steering_of_person(event).is_some(),
+            follow_up: matches!(event, Event::UserInput { source: InputSource::FollowUp, .. }),
+        },
+        None => sources.waiting,
+    }
+}
+
+/// Returns the calls of a reply that the transcript has decided. `events` begins with the reply, which the
+/// machine repeats; the lines about the calls follow it.
+fn decided_calls<'a>(
+    machine: &Machine,
+    reply: &Event,
+    mut events: Peekable<impl Iterator<Item = &'a Event>>,
+) -> BTreeMap<CallId, Settled> {
+    events.next();
+    let (lines, _) = CallLines::take(events);
+    // The calls of the last reply are counted once the rest is dispatched.
+    if lines.have_ended(reply) { lines.settled(machine) } else { BTreeMap::new() }
 }
 
 /// Passes the recorded events that the machine has made too. Returns those that the transcript lacks.
@@ -205,7 +290,8 @@ fn pass_made<'a>(
 /// Tells whether an event shows that the limits allowed the next request, or that it was made.
 fn is_past_limits(event: &Event) -> bool {
     match event {
-        Event::SteeringInjected { source, .. } => source == BUDGET,
+        // The loop checks the limits before it takes texts.
+        Event::SteeringInjected { source, .. } => source == BUDGET || source == PERSON,
         Event::Error { code, .. } => ErrorClass::parse(code).is_some(),
         // The loop corrects an answer before it checks the limits.
         Event::UserInput { source: InputSource::Correction, reason, .. } => {
@@ -256,6 +342,7 @@ fn is_of_loop(event: &Event) -> bool {
         Event::SessionStart(_)
         | Event::SessionSuspended { .. }
         | Event::SessionResumed { .. }
+        | Event::InputQueued { .. }
         | Event::McpServerStart { .. }
         | Event::McpServerReady { .. }
         | Event::Precheck { .. }

@@ -4,10 +4,12 @@
 //! retry. A stop or the deadline ends each wait; a running tool gets its grace period to end. When
 //! [`Session::run`] returns, every model call and tool call of the session has ended.
 
+mod attempt;
 mod calls;
 mod fallback;
 mod resumed;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -18,8 +20,9 @@ use tokio::time::Instant;
 use super::approval::Approver;
 use super::counters::{BrokenOff, Counters};
 use super::dispatch::Changes;
+use super::inbox::Inbox;
 use super::machine::{Action, End, Input, Machine, Step};
-use super::model::{DeltaSink, ErrorClass, Model, ModelError, ModelReply, ModelRequest};
+use super::model::{ErrorClass, Model, ModelError, ModelReply, ModelRequest};
 use super::rebuild::Rebuilt;
 use super::rules::ModelFacts;
 use super::sink::{EventSink, RecordError};
@@ -27,9 +30,10 @@ use super::stop::StopSignal;
 use super::untrusted::Marker;
 use super::verify::Verifier;
 use super::wait::{ModelWait, ModelWaits};
-use crate::catalogue::{Price, Prices};
+use crate::catalogue::Prices;
 use crate::clock::Clock;
-use crate::domain::{Event, LiveEvent, Outage, StopReason};
+use crate::domain::{Event, InputSource, LiveEvent, Outage, StopReason, TextKind};
+use attempt::{Attempt, Deltas};
 use fallback::Calling;
 
 /// The first and the longest pause between two attempts, before jitter shortens them. A provider
@@ -60,6 +64,8 @@ pub struct SessionParts {
     pub verifier: Arc<dyn Verifier>,
     /// Tells which price applies.
     pub clock: Arc<dyn Clock>,
+    /// The texts that people give while the session works.
+    pub inbox: Inbox,
     /// Signals that the run must end.
     pub stop: StopSignal,
     /// Lists the model calls of the session while they last.
@@ -95,6 +101,10 @@ pub struct Session {
     parts: SessionParts,
     survivors: AtomicU64,
     started: Instant,
+    /// How many steering texts had come when the machine decided last.
+    seen: usize,
+    /// Whether the next request is one that the model had not answered before the session was cut off.
+    repeats: bool,
     /// Index of the current model. The session does not return to a model that was unavailable.
     at: AtomicUsize,
     is_suspended: AtomicBool,
@@ -135,6 +145,8 @@ impl Session {
             parts,
             survivors: AtomicU64::new(0),
             started: Instant::now(),
+            seen: 0,
+            repeats: false,
             at: AtomicUsize::new(0),
             is_suspended: AtomicBool::new(false),
             is_suspending: AtomicBool::new(false),
@@ -153,7 +165,7 @@ impl Session {
     pub async fn run(mut self, task: String) -> SessionResult {
         let ended = match self.pass_over(0).await {
             Ok(()) => {
-                let step = self.parts.machine.step(Input::Start(task));
+                let step = self.step(Input::Submit(task, InputSource::Job));
                 self.drive(step).await
             }
             Err(error) => Err(error),
@@ -169,13 +181,16 @@ impl Session {
             return self.concluded(Err(error));
         }
         let ended = match rebuilt {
-            Rebuilt::Act { events, action } => self.drive(Step { events, action }).await,
+            Rebuilt::Act { events, action, is_repeated } => {
+                self.repeats = is_repeated;
+                self.drive(Step { events, action }).await
+            }
             Rebuilt::Calls(cut) => match self.finish_calls(cut).await {
                 Ok(Input::Stop(StopReason::Interrupted)) if self.parts.may_suspend => {
                     Ok(self.suspended())
                 }
                 Ok(input) => {
-                    let step = self.parts.machine.step(input);
+                    let step = self.step(input);
                     self.drive(step).await
                 }
                 Err(error) => Err(error),
@@ -212,6 +227,18 @@ impl Session {
         self.parts.worked + self.started.elapsed()
     }
 
+    /// Handles an input, together with the texts that wait.
+    fn step(&mut self, input: Input) -> Step {
+        let (SessionParts { machine, inbox, .. }, seen) = (&mut self.parts, &mut self.seen);
+        inbox.decide(|waiting, steering| {
+            *seen = steering;
+            machine.set_waiting(waiting);
+            let step = machine.step(input);
+            let ends = matches!(step.action, Action::End(_));
+            (step, ends)
+        })
+    }
+
     async fn drive(&mut self, mut step: Step) -> Result<End, RecordError> {
         loop {
             for event in std::mem::take(&mut step.events) {
@@ -219,8 +246,16 @@ impl Session {
             }
             let input = match step.action {
                 Action::End(end) => return Ok(end),
-                Action::CallModel => self.call_model().await?,
-                Action::RunCalls(calls) => self.run_calls(calls).await?,
+                Action::CallModel if std::mem::take(&mut self.repeats) => self.call_model().await?,
+                Action::CallModel => match self.parts.inbox.take(TextKind::Steering).await {
+                    Some(text) => Input::Steer(text),
+                    None => self.call_model().await?,
+                },
+                Action::NextInput => match self.parts.inbox.take(TextKind::FollowUp).await {
+                    Some(text) => Input::Submit(text, InputSource::FollowUp),
+                    None => self.call_model().await?,
+                },
+                Action::RunCalls(calls) => self.run_calls(calls, &BTreeSet::new()).await?,
                 Action::Verify { round, done } => {
                     match self.parts.verifier.verify(round, done).await? {
                         Some(checks) => Input::Verified(checks),
@@ -236,7 +271,7 @@ impl Session {
             {
                 return Ok(self.suspended());
             }
-            step = self.parts.machine.step(input);
+            step = self.step(input);
         }
     }
 
@@ -421,54 +456,6 @@ impl Session {
         let answer = model.model.call(request, deltas).await;
         attempt.may_have_cost = answer.as_ref().is_err_and(|error| error.class.is_broken_off());
         answer
-    }
-}
-
-/// An attempt to get a reply. Unless `may_have_cost` is cleared, the attempt counts when it is
-/// dropped, because the provider may charge for a reply that did not arrive in whole.
-struct Attempt<'a> {
-    input_tokens: u64,
-    price: Option<Price>,
-    deltas: &'a Deltas<'a>,
-    broken_off: &'a Mutex<BrokenOff>,
-    may_have_cost: bool,
-}
-
-impl Drop for Attempt<'_> {
-    fn drop(&mut self) {
-        if self.may_have_cost {
-            let bytes = self.deltas.bytes.load(Ordering::Relaxed);
-            let mut broken_off = locked(self.broken_off);
-            broken_off.count(self.input_tokens, bytes, self.price);
-        }
-    }
-}
-
-/// Forwards streamed text and remembers when the first piece arrived.
-struct Deltas<'a> {
-    sink: &'a dyn EventSink,
-    wait: &'a ModelWait,
-    started: Instant,
-    first_ms: AtomicU64,
-    /// Bytes of the text so far.
-    bytes: AtomicU64,
-    /// The unknown word for why the model stopped.
-    stopped: Mutex<Option<String>>,
-}
-
-impl DeltaSink for Deltas<'_> {
-    fn begin_answer(&self) {
-        self.wait.begin_answer();
-    }
-
-    fn stopped_unknown(&self, word: &str) {
-        *locked(&self.stopped) = Some(word.to_owned());
-    }
-
-    fn delta(&self, text: &str) {
-        self.bytes.fetch_add(text.len() as u64, Ordering::Relaxed);
-        self.first_ms.fetch_min(millis(self.started.elapsed()), Ordering::Relaxed);
-        self.sink.live(LiveEvent::AssistantTextDelta { text: text.to_owned() });
     }
 }
 

@@ -12,6 +12,9 @@ use crate::domain::{Event, Stop, StopReason};
 /// The source of a steering turn about a budget that is almost used.
 pub(super) const BUDGET: &str = "budget";
 
+/// The source of a steering turn that a person gave.
+pub(crate) const PERSON: &str = "person";
+
 /// Signals that a run must end: it was stopped, or its deadline has passed.
 #[derive(Debug, Clone)]
 pub struct StopSignal {

@@ -6,7 +6,9 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-pub(crate) use runs::{AckArgs, BackfillArgs, PauseArgs, RunArgs, TriggerArgs, UnpauseArgs};
+pub(crate) use runs::{
+    AckArgs, BackfillArgs, PauseArgs, RunArgs, TextArgs, TriggerArgs, UnpauseArgs,
+};
 
 /// The heading of the options that every verb takes.
 const GLOBAL: &str = "Global options";
@@ -100,6 +102,10 @@ pub(crate) enum Verb {
     Runs(RunsArgs),
     /// Stop a run, the runs of a job, or all runs
     Cancel(CancelArgs),
+    /// Give a text to a run while it works; the model gets it with its next request
+    Steer(TextArgs),
+    /// Give a text to a run as its next input, once the model has answered the current one
+    FollowUp(TextArgs),
     /// Show what a run did, starting with the result
     Show(ShowArgs),
     /// Check that a run's record was not changed: hash chain, files, end

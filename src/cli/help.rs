@@ -18,7 +18,17 @@ const GROUPS: &[(&str, &[&str])] = &[
     (
         "Operate",
         &[
-            "serve", "run", "trigger", "backfill", "cancel", "pause", "unpause", "ack", "reload",
+            "serve",
+            "run",
+            "trigger",
+            "backfill",
+            "cancel",
+            "steer",
+            "follow-up",
+            "pause",
+            "unpause",
+            "ack",
+            "reload",
             "demo",
         ],
     ),

@@ -44,6 +44,7 @@ mod show;
 mod slots;
 mod source;
 mod status;
+mod texts;
 mod time;
 mod tools;
 mod trial;
@@ -56,6 +57,7 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches as _;
 
+use crate::domain::TextKind;
 use args::{Cli, Verb};
 use context::Context;
 pub use error::{CliError, ErrorKind};
@@ -120,6 +122,10 @@ fn dispatch(cli: Cli) -> Result<ExitCode, CliError> {
         Verb::Backfill(args) => context.block_on(pause::backfill(&context, &args))?,
         Verb::Runs(args) => context.block_on(runs::runs(&context, &args))?,
         Verb::Cancel(args) => context.block_on(cancel::cancel(&context, &args))?,
+        Verb::Steer(args) => context.block_on(texts::give(&context, &args, TextKind::Steering))?,
+        Verb::FollowUp(args) => {
+            context.block_on(texts::give(&context, &args, TextKind::FollowUp))?
+        }
         Verb::Mcp(args) => context.block_on(mcp::mcp(&context, &args))?,
         Verb::Notify(args) => context.block_on(notify::notify(&context, &args))?,
         Verb::Approvals(args) => context.block_on(approvals::approvals(&context, &args))?,

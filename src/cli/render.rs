@@ -12,7 +12,7 @@ use chrono::{DateTime, Utc};
 use owo_colors::OwoColorize as _;
 use serde_json::Value;
 
-use self::words::{argv, compaction, ending, fold, fold_line, moment, span, start};
+use self::words::{argv, compaction, ending, fold, fold_line, given, moment, span, start};
 use super::output::counted;
 use super::wrap::Wrap;
 use crate::store::RawLine;
@@ -122,6 +122,7 @@ impl Renderer {
             }
             "session_suspended" => self.entry(line, "stopped", Tone::Odd, text("reason")),
             "session_resumed" => self.entry(line, "resumed", Tone::Odd, &self.resumption(line)),
+            "input_queued" => self.entry(line, "given", Tone::Odd, &given(event)),
             "user_input" => self.input(line),
             "assistant_text_end" => self.answer(line),
             "policy_decision" if text("decision") == "allow" => String::new(),
@@ -166,12 +167,10 @@ impl Renderer {
             "steering_injected" => {
                 self.block(line, "steering", Tone::Odd, text("source"), text("text"))
             }
-            "turn_limit" => self.entry(
-                line,
-                "limit",
-                Tone::Bad,
-                &format!("{} = {}", text("limit"), event.get("value").unwrap_or(&Value::Null)),
-            ),
+            "turn_limit" => {
+                let value = event.get("value").unwrap_or(&Value::Null);
+                self.entry(line, "limit", Tone::Bad, &format!("{} = {value}", text("limit")))
+            }
             "loop_detection" => self.entry(
                 line,
                 "loop",
@@ -269,6 +268,7 @@ impl Renderer {
                 return self.entry(line, "confirm", Tone::Faint, what);
             }
             "correction" => ("correct", Tone::Odd, ""),
+            "follow_up" => ("follow-up", Tone::Plain, ""),
             "repository" => ("project", Tone::Faint, ""),
             "job" => ("task", Tone::Plain, ""),
             other => ("task", Tone::Plain, other),

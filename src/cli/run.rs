@@ -69,7 +69,7 @@ pub(crate) async fn run(context: &Context, args: &RunArgs) -> Result<ExitCode, C
     if args.interactive {
         host.approver = std::sync::Arc::new(Terminal::new());
     }
-    let ended = execute(spec, host, stopped).await;
+    let ended = execute(spec, host, stopped.into()).await;
     drop(observers);
     // If the watcher failed, print the whole result.
     let on_screen = watcher.await.unwrap_or(None);

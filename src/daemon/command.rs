@@ -6,7 +6,7 @@ use chrono::{DateTime, Utc};
 use tokio::sync::oneshot;
 
 use super::views::{StatusConfig, StatusReport};
-use crate::domain::{Origin, Person, RunId};
+use crate::domain::{Origin, Person, RunId, TextKind};
 use crate::store::Pause;
 
 /// A command to the supervisor, with the channel for the reply.
@@ -20,6 +20,8 @@ pub enum Command {
     Cancel(RunId, Option<Person>, oneshot::Sender<Result<(), CommandError>>),
     /// Cancel the runs of a job, or all, on behalf of this person; the reply lists them.
     CancelAll(Option<String>, Option<Person>, oneshot::Sender<Result<Vec<RunId>, CommandError>>),
+    /// Give a text to a run.
+    GiveText(TextRequest),
     /// Tell whether this run is queued or active.
     IsKnown(RunId, oneshot::Sender<bool>),
     /// Tell what each of these runs waits for, unless it has begun or is over.
@@ -75,6 +77,27 @@ pub struct PauseRequest {
     pub until: Option<DateTime<Utc>>,
 }
 
+/// A request to give a text to a run.
+#[derive(Debug)]
+pub struct TextRequest {
+    pub run_id: RunId,
+    pub kind: TextKind,
+    pub text: String,
+    /// The person who gives it, according to the connection.
+    pub by: Option<Person>,
+    /// Gets the answer once the text is recorded; is dropped if the run ends first.
+    pub reply: oneshot::Sender<Result<TakenText, CommandError>>,
+}
+
+/// A text that a run has accepted.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub struct TakenText {
+    pub run_id: RunId,
+    pub kind: TextKind,
+    /// When the run takes the text, as a sentence for people.
+    pub taken: String,
+}
+
 /// A run that started or was queued.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Started {
@@ -99,6 +122,15 @@ pub enum CommandError {
     /// The run has a directory, but the daemon neither queues nor executes it.
     #[error("run {0} has already ended")]
     Over(RunId),
+    /// The run accepts no text any more.
+    #[error("run {0} has ended or is being stopped, so it takes no text")]
+    Ending(RunId),
+    /// Too many texts wait for the run.
+    #[error("{0}; try again later")]
+    TextRefused(String),
+    /// The text cannot be recorded, so the run does not get it.
+    #[error("the run does not get the text, because it cannot be recorded: {0}")]
+    TextUnrecorded(String),
     /// The request is not valid.
     #[error("{0}")]
     Invalid(String),

@@ -22,7 +22,10 @@ mod views;
 mod watch;
 
 pub use audit::{AuditReport, AuditedSlot, Undecided, audit};
-pub use command::{BackfillRequest, BackfillScope, Command, CommandError, PauseRequest, Started};
+pub use command::{
+    BackfillRequest, BackfillScope, Command, CommandError, PauseRequest, Started, TakenText,
+    TextRequest,
+};
 pub use notifier::{Notifier, undelivered_problems};
 pub use recovery::{RecoveredState, Resumable, StartError, recover_state};
 pub use signals::Signals;

@@ -18,6 +18,7 @@ mod slots;
 mod spans;
 mod status;
 mod tasks;
+mod texts;
 mod told;
 
 use std::collections::BTreeSet;

@@ -17,7 +17,9 @@ use serde_json::{Map, Value};
 use super::category::Category;
 use super::dropped_parameter::DroppedParameter;
 use super::ids::{CallId, RunId};
+use super::origin::Person;
 use super::plan::PlanStep;
+use super::queued_text::TextKind;
 use super::session_end::SessionEnd;
 use super::session_start::SessionStart;
 use super::turn::{FinishReason, Usage};
@@ -67,6 +69,8 @@ pub enum InputSource {
     Repository,
     /// Results of earlier runs of the job, as untrusted content.
     Recall,
+    /// A person, whose text became the next input.
+    FollowUp,
 }
 
 /// The estimated size of a history in tokens, before and after its compaction.
@@ -206,6 +210,16 @@ pub enum Event {
         #[serde(default)]
         stable_bytes: u64,
     },
+    /// A text that a person gave was accepted. The run has not taken it yet.
+    InputQueued {
+        /// When the run takes it.
+        kind: TextKind,
+        text: String,
+        /// The person who gave it; null if nobody knows.
+        by: Option<Person>,
+        /// Distinguishes it from every other text.
+        text_id: String,
+    },
     UserInput {
         text: String,
         /// The origin of the turn.
@@ -332,7 +346,7 @@ pub enum Event {
     /// Text was added while the run worked.
     SteeringInjected {
         text: String,
-        /// `loop_detection` or `budget` in this version.
+        /// `person`, `loop_detection` or `budget` in this version.
         source: String,
     },
     /// A limit was reached.
@@ -414,6 +428,7 @@ impl Event {
         "mcp_server_start",
         "mcp_server_ready",
         "system_prompt",
+        "input_queued",
         "user_input",
         "assistant_text_end",
         "policy_decision",

@@ -14,6 +14,7 @@ mod notice;
 mod origin;
 mod outcome;
 mod plan;
+mod queued_text;
 mod session_end;
 mod session_start;
 mod turn;
@@ -35,6 +36,7 @@ pub use notice::{
 pub use origin::{Epoch, Origin, OriginFields, Person, RunRequest, SlotKey, SlotTime, Trigger};
 pub use outcome::{Outcome, Stop, StopReason};
 pub use plan::{KeptStep, Plan, PlanRead, PlanState, PlanStep};
+pub use queued_text::{QueuedText, TextError, TextKind};
 pub use session_end::SessionEnd;
 pub use session_start::{Overrides, ProjectDocument, SandboxFacts, SessionStart};
 pub use turn::{AssistantTurn, FinishReason, Image, ToolResult, Turn, Usage};

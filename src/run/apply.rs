@@ -57,7 +57,7 @@ pub async fn apply(
     let allowlist = &spec.config.settings.env_allowlist;
     let environment = planned_environment(&host.environment, allowlist, &plan);
     let host = Host { environment, ..host };
-    let mut scope = RunScope::begin(spec, host, stop, None).await?;
+    let mut scope = RunScope::begin(spec, host, stop.into(), None).await?;
     scope.record_start(None).await?;
     scope.start_servers().await?;
     // If the execution target is unreachable, the steps report it.

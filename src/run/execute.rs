@@ -5,10 +5,9 @@
 
 use std::sync::Arc;
 
-use tokio::sync::watch;
-
 use super::budget::release_unbegun;
 use super::check::no_answer_item;
+use super::controls::Controls;
 use super::documents::change_warnings;
 use super::ended::{Ended, ended_early};
 use super::history::{PreflightRecord, RunHistory};
@@ -29,26 +28,20 @@ use crate::agent::{
     SystemPrompt,
 };
 use crate::config::SandboxMode;
-use crate::domain::{
-    Event, KeptStep, Plan, PlanState, PlanStep, PreflightItem, RunId, Stop, StopReason,
-};
+use crate::domain::{Event, KeptStep, Plan, PlanState, PlanStep, PreflightItem, RunId, StopReason};
 use crate::gate::GateRules;
 use crate::text::truncate::shorten;
 
 /// Limit of the characters of a recalled result.
 const RECALLED_CHARACTERS: usize = 4000;
 
-/// Runs `spec` to its end. `stop` holds a stop reason once the run must end.
+/// Runs `spec` to its end.
 ///
 /// *Errors*: [`RunError`]; then no model was called and no tool was started. *Cancel*: through
-/// `stop`.
-pub async fn execute(
-    spec: RunSpec,
-    host: Host,
-    stop: watch::Receiver<Option<Stop>>,
-) -> Result<Ended, RunError> {
+/// `controls`.
+pub async fn execute(spec: RunSpec, host: Host, controls: Controls) -> Result<Ended, RunError> {
     let (run_id, of_host) = (spec.run_id.clone(), host.clone());
-    let ended = execute_new(spec, host, stop).await;
+    let ended = execute_new(spec, host, controls).await;
     if let Err(error) = &ended
         && !matches!(error, RunError::OverBudget(_))
     {
@@ -62,18 +55,15 @@ pub async fn execute(
     ended
 }
 
-async fn execute_new(
-    spec: RunSpec,
-    host: Host,
-    stop: watch::Receiver<Option<Stop>>,
-) -> Result<Ended, RunError> {
+async fn execute_new(spec: RunSpec, host: Host, controls: Controls) -> Result<Ended, RunError> {
     let (spec, little_space) = with_room(spec, &host.state);
-    let mut scope = RunScope::begin(spec, host, stop, None).await?;
+    let mut scope = RunScope::begin(spec, host, controls, None).await?;
     let documents = documents(&scope).await;
     scope.record_start(Some(documents.found.clone())).await?;
     if scope.spec.is_queued {
         leave_queue(&scope.spec.run_id, &scope.host).await;
     }
+    scope.accept_texts(None).await?;
     scope.notices().tell_of_start().await;
     if let Some(warning) = little_space {
         scope.record(warning).await?;
@@ -351,6 +341,7 @@ pub(super) async fn session_parts(
         run_id: spec.run_id.to_string(),
         approver: Arc::new(TellingApprover(scope.notices())),
         clock: host.clock.clone(),
+        inbox: scope.inbox.clone(),
         stop: scope.stop.clone(),
         waits: host.waits.clone(),
         worked: scope.worked,

@@ -12,9 +12,10 @@ use std::time::Duration;
 use chrono::{DateTime, Utc};
 use serde_json::{Map, Value};
 
+use crate::agent::PERSON;
 use crate::domain::{
-    CallEnd, CallId, CallStart, Category, DroppedParameter, Event, PlanStep, PreflightItem,
-    SessionStart,
+    CallEnd, CallId, CallStart, Category, DroppedParameter, Event, InputSource, PlanStep,
+    PreflightItem, QueuedText, SessionStart, TextKind,
 };
 use crate::store::{ReadEvent, ReadLine, RunSummary, SummaryFold, known, read_lines};
 
@@ -116,6 +117,10 @@ pub struct RunHistory {
     pub todos: Option<Vec<Value>>,
     /// The parameters that models refused.
     pub dropped: Vec<DroppedParameter>,
+    /// The texts that people gave to the run and that it has not taken.
+    pub waiting_texts: Vec<QueuedText>,
+    /// The ids of all texts that people gave to the run.
+    pub text_ids: BTreeSet<String>,
     /// The write and admin calls without a result, and those that have a warning about that.
     open_changes: BTreeSet<CallId>,
     warned: BTreeSet<CallId>,
@@ -341,12 +346,21 @@ fn begin(first: &ReadLine) -> Option<Box<RunHistory>> {
         checks: BTreeMap::new(),
         todos: None,
         dropped: Vec::new(),
+        waiting_texts: Vec::new(),
+        text_ids: BTreeSet::new(),
         open_changes: BTreeSet::new(),
         warned: BTreeSet::new(),
     }))
 }
 
 impl RunHistory {
+    /// Forgets the first text of this kind, which the run has taken.
+    fn take_text(&mut self, kind: TextKind) {
+        if let Some(at) = self.waiting_texts.iter().position(|text| text.kind == kind) {
+            self.waiting_texts.remove(at);
+        }
+    }
+
     fn take(&mut self, event: &Event, open_todos: &mut BTreeMap<CallId, Vec<Value>>) {
         match event {
             Event::AssistantTextEnd { elapsed_ms, model: Some(_), .. } => {
@@ -366,6 +380,17 @@ impl RunHistory {
             // The first call comes after the checklist.
             Event::PolicyDecision(_) if self.preflight == PreflightRecord::Unknown => {
                 self.preflight = PreflightRecord::Passed;
+            }
+            Event::InputQueued { kind, text, by, text_id } => {
+                self.text_ids.insert(text_id.clone());
+                let (text_id, text, by) = (text_id.clone(), text.clone(), by.clone());
+                self.waiting_texts.push(QueuedText { text_id, kind: *kind, text, by });
+            }
+            Event::SteeringInjected { source, .. } if source == PERSON => {
+                self.take_text(TextKind::Steering);
+            }
+            Event::UserInput { source: InputSource::FollowUp, .. } => {
+                self.take_text(TextKind::FollowUp);
             }
             Event::Precheck { ok, .. } => {
                 self.precheck.found_work.get_or_insert(*ok);

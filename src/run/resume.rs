@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use base64::Engine as _;
 use serde_json::Value;
-use tokio::sync::watch;
 
+use super::controls::Controls;
 use super::ended::{Ended, ended_early};
 use super::execute::{
     begin_work, conclude, leave_queue, marker, recall_text, repository_text, run_apart,
@@ -22,10 +22,10 @@ use super::spec::RunSpec;
 use super::temporary::with_room;
 use crate::agent::{
     RebuildError, Rebuilt, RecordedStart, Session, SessionParts, SessionResult, Sources,
-    SystemPrompt, last_model, rebuild,
+    SystemPrompt, WaitingTexts, last_model, rebuild,
 };
 use crate::config::SandboxMode;
-use crate::domain::{Event, Image, Stop, StopReason};
+use crate::domain::{Event, Image, StopReason};
 use crate::store::{RunDir, RunLock, RunSummary};
 
 /// What a run needs to continue.
@@ -44,17 +44,17 @@ pub struct Resumption {
 
 /// Continues a run to its end. Otherwise behaves like [`execute`](super::execute::execute).
 ///
-/// *Errors*: [`RunError`]; the run then stays open. *Cancel*: through `stop`.
+/// *Errors*: [`RunError`]; the run then stays open. *Cancel*: through `controls`.
 pub async fn resume(
     spec: RunSpec,
     host: Host,
-    stop: watch::Receiver<Option<Stop>>,
+    controls: Controls,
     resumption: Resumption,
 ) -> Result<Ended, RunError> {
     let Resumption { lock, history, worked, killed, cut_bytes } = resumption;
     let continued = Continued { lock, worked, history: &history };
     let (spec, little_space) = with_room(spec, &host.state);
-    let mut scope = RunScope::begin(spec, host, stop, Some(continued)).await?;
+    let mut scope = RunScope::begin(spec, host, controls, Some(continued)).await?;
     let resumed = Event::SessionResumed {
         from_seq: history.lines,
         count: history.resumptions + 1,
@@ -70,6 +70,7 @@ pub async fn resume(
         scope.record(Event::warning("torn_tail", message)).await?;
     }
     leave_queue(&scope.spec.run_id, &scope.host).await;
+    scope.accept_texts(Some(&history)).await?;
     if let Some(stop) = scope.stop.given()
         && !scope.is_suspending()
     {
@@ -187,6 +188,7 @@ fn rebuilt(
         model: &facts,
         image: &|described| image(&scope.directory, described),
         task: task(scope, recorded_text(&scope.spec.job, &parts.marker, history)),
+        waiting: WaitingTexts::of(&history.waiting_texts),
     };
     rebuild(&mut parts.machine, &sources)
 }

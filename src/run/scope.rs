@@ -11,6 +11,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::budget::{millionths, reserve};
+use super::controls::Controls;
 use super::ended::{Ended, RunExit, session_end};
 use super::history::RunHistory;
 use super::host::{Host, RunError};
@@ -21,7 +22,7 @@ use super::sink::RunSink;
 use super::spec::RunSpec;
 use super::temporary::TemporaryWatch;
 use super::tool_context::{Links, tool_context, toolbox};
-use crate::agent::{EventSink as _, SessionResult, StopSignal, Toolbox};
+use crate::agent::{EventSink as _, Inbox, SessionResult, StopSignal, Toolbox};
 use crate::config::McpTransport;
 use crate::domain::{
     Event, Outcome, PreflightItem, ProjectDocument, RunId, SandboxFacts, SessionEnd, SessionStart,
@@ -55,6 +56,8 @@ pub(super) struct RunScope {
     /// Signals that the run must end: somebody stopped it, `max_duration` has passed, or its
     /// temporary directory is too large.
     pub(super) stop: StopSignal,
+    /// The texts that people give to the run.
+    pub(super) inbox: Inbox,
     lock: RunLock,
     /// Why the directories of the job could not be resolved, if a file system gives no answer.
     pub(super) hangs: Option<HostWorkError>,
@@ -65,15 +68,15 @@ pub(super) struct RunScope {
 
 impl RunScope {
     /// Creates what a run needs before its first line, or before its next line if it is resumed.
-    /// `stop` holds a stop reason once the run must end.
     ///
     /// *Errors*: [`RunError::State`], [`RunError::OverBudget`], [`RunError::Ledger`].
     pub(super) async fn begin(
         spec: RunSpec,
         host: Host,
-        stop: watch::Receiver<Option<Stop>>,
+        controls: Controls,
         continued: Option<Continued<'_>>,
     ) -> Result<Self, RunError> {
+        let Controls { stop, inbox } = controls;
         let began = host.clock.now();
         let started = Instant::now();
         let state_error =
@@ -148,6 +151,7 @@ impl RunScope {
             worked,
             started,
             stop,
+            inbox,
             lock,
             hangs,
             servers: Servers::default(),
@@ -260,6 +264,7 @@ impl RunScope {
     /// Ends the servers, the connection and all remaining processes, then the record. If the stop of
     /// the daemon suspended the session, the run stays open instead.
     pub(super) async fn end(self, mut result: SessionResult) -> Ended {
+        let not_taken = self.refuse_texts().await;
         drop(self.toolbox);
         result.survivors += self.servers.end().await;
         if let Some(connection) = self.connection {
@@ -287,6 +292,10 @@ impl RunScope {
                 record_end: None,
                 outages: Vec::new(),
             };
+        }
+        if let Some(warning) = not_taken {
+            // A transcript that cannot be written fails at its last line.
+            let _ = self.sink.record(warning).await;
         }
         let is_good = matches!(end.outcome, Outcome::Succeeded | Outcome::Planned);
         let answer = self.sink.precheck_answer().filter(|_| is_good);

@@ -29,7 +29,7 @@ use super::spec::{RunSpec, recorded_mode};
 use super::tool_catalog::offered;
 use super::tool_context::{Links, gate_rules, tool_context, toolbox_of, tools};
 use crate::agent::{
-    AgentTool, EventSink, Machine, Marker, RecordError, Session, SessionParts, StopSignal,
+    AgentTool, EventSink, Inbox, Machine, Marker, RecordError, Session, SessionParts, StopSignal,
 };
 use crate::catalogue::CacheWrites;
 use crate::config::{Config, Provider};
@@ -241,6 +241,9 @@ async fn with_answers(
     history: &RunHistory,
     run: &RunDir,
 ) -> Result<(crate::agent::SessionResult, TrialCalls, Option<String>), String> {
+    if !history.text_ids.is_empty() {
+        return Err("people gave it texts while it worked".to_owned());
+    }
     let (config, job) = (&spec.config, &spec.job);
     let has_person = spec.person_can_allow();
     let redactor = Redactor::new(&config.secrets);
@@ -299,6 +302,7 @@ async fn with_answers(
         run_id: spec.run_id.to_string(),
         approver: Arc::new(ApprovesAll(host.clock.clone())),
         clock: host.clock.clone(),
+        inbox: Inbox::default(),
         stop: StopSignal::new(stop, Instant::now() + job.limits.max_duration),
         waits: host.waits.clone(),
         worked: std::time::Duration::ZERO,

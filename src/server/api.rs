@@ -38,6 +38,10 @@ fn refused_parameters(config: &Config, learned: &Learned) -> Vec<StatusRefused> 
     of_model.collect()
 }
 
+fn gone() -> Problem {
+    Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping")
+}
+
 /// The state that the routes share.
 #[derive(Clone)]
 pub struct Api {
@@ -97,10 +101,14 @@ impl Api {
         &self,
         make: impl FnOnce(oneshot::Sender<T>) -> Command,
     ) -> Result<T, Problem> {
-        let gone = |()| Problem::new(StatusCode::SERVICE_UNAVAILABLE, "the daemon is stopping");
         let (reply, answer) = oneshot::channel();
-        self.handle.commands.send(make(reply)).await.map_err(|_| gone(()))?;
-        answer.await.map_err(|_| gone(()))
+        self.tell(make(reply)).await?;
+        answer.await.map_err(|_| gone())
+    }
+
+    /// Sends a command to the supervisor.
+    pub(super) async fn tell(&self, command: Command) -> Result<(), Problem> {
+        self.handle.commands.send(command).await.map_err(|_| gone())
     }
 
     /// Returns the status, with the digest of the files on disk.

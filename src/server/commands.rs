@@ -8,14 +8,17 @@ use axum::http::StatusCode;
 use chrono::{DateTime, Utc};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::sync::oneshot;
 
 use super::api::{Answer, Api, internal};
 use super::body::OptionalBody;
 use super::problem::Problem;
 use super::socket::Peer;
 use crate::config::Settings;
-use crate::daemon::{BackfillRequest, BackfillScope, Command, CommandError, PauseRequest};
-use crate::domain::{Acknowledgement, JobState, Origin, RunRequest};
+use crate::daemon::{
+    BackfillRequest, BackfillScope, Command, CommandError, PauseRequest, TakenText, TextRequest,
+};
+use crate::domain::{Acknowledgement, JobState, Origin, RunRequest, TextKind};
 use crate::process::person;
 use crate::store::{self, Pruned, Retention};
 
@@ -117,6 +120,57 @@ pub(super) async fn cancel(
     let answer = api.ask(|reply| Command::Cancel(run_id.clone(), by, reply)).await?;
     answer.map_err(|error| api.refused(error))?;
     Ok(Json(json!({ "run_id": run_id })))
+}
+
+/// A text for a run.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TextBody {
+    text: String,
+}
+
+pub(super) async fn steer(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(id): Path<String>,
+    Json(body): Json<TextBody>,
+) -> Answer<TakenText> {
+    give_text(&api, peer, &id, TextKind::Steering, body.text).await
+}
+
+pub(super) async fn follow_up(
+    State(api): State<Api>,
+    ConnectInfo(peer): ConnectInfo<Peer>,
+    Path(id): Path<String>,
+    Json(body): Json<TextBody>,
+) -> Answer<TakenText> {
+    give_text(&api, peer, &id, TextKind::FollowUp, body.text).await
+}
+
+/// Gives a text to a run.
+///
+/// *Shape*: `{"run_id":"01m8…","kind":"steering","taken":"the model gets it with its next request; …"}`
+async fn give_text(
+    api: &Api,
+    peer: Peer,
+    id: &str,
+    kind: TextKind,
+    text: String,
+) -> Answer<TakenText> {
+    let run_id = api.run_id(id)?;
+    tracing::info!(%run_id, kind = kind.as_str(), bytes = text.len(), uid = peer.uid, "text given");
+    let by = peer.uid.map(person);
+    let of_run = run_id.to_string();
+    let (reply, answer) = oneshot::channel();
+    let request = TextRequest { run_id: run_id.clone(), kind, text, by, reply };
+    api.tell(Command::GiveText(request)).await?;
+    let given = answer.await.unwrap_or(Err(CommandError::Ending(run_id)));
+    let mut taken = given.map_err(|error| api.refused(error))?;
+    if api.approvals.waiting().iter().any(|waiting| waiting.run_id == of_run) {
+        taken.taken =
+            "the run waits for an approval; it takes the text once that is decided".to_owned();
+    }
+    Ok(Json(taken))
 }
 
 /// Which runs to cancel.
@@ -301,14 +355,18 @@ fn refused(error: CommandError) -> Problem {
 fn code_of(error: &CommandError) -> StatusCode {
     match error {
         CommandError::NoJob(_) | CommandError::NoRun(_) => StatusCode::NOT_FOUND,
-        CommandError::Over(_) | CommandError::OverBudget(_) => StatusCode::CONFLICT,
+        CommandError::Over(_)
+        | CommandError::OverBudget(_)
+        | CommandError::Ending(_)
+        | CommandError::TextRefused(_) => StatusCode::CONFLICT,
         CommandError::Invalid(_) => StatusCode::UNPROCESSABLE_ENTITY,
         CommandError::Stopping
         | CommandError::Full(_)
         | CommandError::Unrecorded(_)
         | CommandError::NoIndex(_)
         | CommandError::NotCancelled(_)
-        | CommandError::NotPaused(_) => StatusCode::SERVICE_UNAVAILABLE,
+        | CommandError::NotPaused(_)
+        | CommandError::TextUnrecorded(_) => StatusCode::SERVICE_UNAVAILABLE,
     }
 }
 
@@ -329,6 +387,8 @@ mod tests {
             // The request is right, and the state does not allow it.
             (CommandError::Over(run_id()), 409),
             (CommandError::OverBudget(text()), 409),
+            (CommandError::Ending(run_id()), 409),
+            (CommandError::TextRefused(text()), 409),
             // It works later.
             (CommandError::Stopping, 503),
             (CommandError::Full(1000), 503),
@@ -336,6 +396,7 @@ mod tests {
             (CommandError::NoIndex(text()), 503),
             (CommandError::NotCancelled(text()), 503),
             (CommandError::NotPaused(text()), 503),
+            (CommandError::TextUnrecorded(text()), 503),
         ];
         for (error, code) in cases {
             let detail = error.to_string();

@@ -122,6 +122,8 @@ pub fn router(api: Api, key: ControlKey) -> Router {
         .route("/runs/{id}/transcript", get(inspect::transcript))
         .route("/runs/{id}/verify", get(inspect::verify_run))
         .route("/runs/{id}/cancel", post(commands::cancel))
+        .route("/runs/{id}/steer", post(commands::steer))
+        .route("/runs/{id}/follow-up", post(commands::follow_up))
         .route("/cancel", post(commands::cancel_all))
         .route("/plans", get(inspect::plans))
         .route("/plans/{id}", get(inspect::plan))

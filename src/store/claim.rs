@@ -6,6 +6,7 @@ use rusqlite::{Connection, named_params, params};
 use super::message_rows;
 use super::request;
 use super::run_summary::QueuedRun;
+use super::text_rows;
 use crate::domain::{JobName, Message, Origin, RunId, SlotKey, SlotTime, StopReason};
 
 /// The disposition of a slot.
@@ -199,6 +200,10 @@ pub(super) fn write_claim(
             continue;
         }
         if let Some(left) = &slot.left {
+            match &slot.run_id {
+                Some(run_id) => text_rows::pass_on(transaction, left, run_id)?,
+                None => text_rows::forget(transaction, left)?,
+            }
             end_queued(transaction, left, StopReason::Interrupted, &slot.reason, now)?;
             match slot.state {
                 SlotState::Queued | SlotState::Coalesced => transaction
@@ -232,6 +237,7 @@ pub(super) fn end_runs(
     let EndedRuns { runs, state, stop_reason, reason } = ended;
     for run_id in runs {
         end_queued(transaction, run_id, *stop_reason, reason, now)?;
+        text_rows::forget(transaction, run_id)?;
         decide(transaction, run_id, *state, reason, now)?;
         if *state != SlotState::Ran {
             uncover(transaction, run_id, *state, reason, now)?;

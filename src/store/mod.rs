@@ -31,6 +31,7 @@ mod messages;
 mod pauses;
 mod plans;
 mod queue;
+mod queued_texts;
 mod reader;
 mod remove;
 mod request;
@@ -42,6 +43,7 @@ mod run_summary;
 mod shared;
 mod slot_rows;
 mod tables;
+mod text_rows;
 mod texts;
 mod transcript;
 mod unreadable;
@@ -63,6 +65,7 @@ pub use messages::{Undelivered, WaitingMessage};
 pub use pauses::{Pause, RunEnd};
 pub use plans::{Plans, UnreadablePlan};
 pub use queue::{EndFacts, GivenUp};
+pub use queued_texts::KeptTexts;
 pub use reader::{
     RawLine, ReadEvent, ReadLine, ReadProblem, known, parse_line, raw_lines, read_lines,
 };

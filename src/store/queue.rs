@@ -477,7 +477,7 @@ mod tests {
             .unwrap();
         let sql = format!(
             "ALTER TABLE queue DROP COLUMN epoch; DROP TABLE run_notices; DROP TABLE job_states;
-             DROP TABLE messages; DROP TABLE undelivered; DROP TABLE holds; DROP TABLE repeated_runs; ALTER TABLE pauses DROP COLUMN until;
+             DROP TABLE messages; DROP TABLE undelivered; DROP TABLE holds; DROP TABLE repeated_runs; DROP TABLE queued_texts; ALTER TABLE pauses DROP COLUMN until;
              ALTER TABLE prechecks DROP COLUMN run_id; PRAGMA user_version = {before}"
         );
         ledger.write(move |transaction| transaction.execute_batch(&sql)).await.unwrap();

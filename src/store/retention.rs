@@ -15,6 +15,7 @@ use super::measure::disk_bytes;
 use super::reader::{known, read_lines};
 use super::remove::remove_tree;
 use super::run_dir::{StateDir, names};
+use super::text_rows;
 use crate::domain::{Event, PlanState, RunId};
 
 /// How long a configuration stays although no run names it: a run that is about to begin may use it.
@@ -199,6 +200,7 @@ impl Ledger {
         self.write(move |transaction| {
             let id = run_id.as_str();
             transaction.execute("DELETE FROM record_ends WHERE run_id = ?1", [id])?;
+            text_rows::forget(transaction, &run_id)?;
             transaction
                 .execute("DELETE FROM plans WHERE plan_id = ?1 AND state <> 'waiting'", [id])?;
             Ok(())

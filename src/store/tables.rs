@@ -139,6 +139,9 @@ pub(super) const SCHEMA: Schema = Schema {
         CREATE TABLE repeated_runs (run_id TEXT PRIMARY KEY, next TEXT NOT NULL) WITHOUT ROWID;
     ", "
         ALTER TABLE prechecks ADD COLUMN run_id TEXT;
+    ", "
+        CREATE TABLE queued_texts (id INTEGER PRIMARY KEY, run_id TEXT NOT NULL, at INTEGER NOT NULL, text TEXT NOT NULL);
+        CREATE INDEX queued_texts_of ON queued_texts (run_id, id);
     "],
 };
 

@@ -57,6 +57,7 @@ mod sandbox;
 mod seen;
 mod shown;
 mod support;
+mod texts;
 mod unit;
 mod views;
 mod web;

@@ -138,6 +138,9 @@ impl Machine {
         finish_reason: FinishReason,
         events: &mut Vec<Event>,
     ) -> Action {
+        if self.waiting.steering {
+            return Action::CallModel;
+        }
         if let Some(fault) = self.fault_of(text, finish_reason) {
             return self.on_fault(fault, events);
         }
@@ -151,6 +154,9 @@ impl Machine {
             };
             self.say(text, InputSource::Confirmation, events);
             return self.ask_or_stop(events);
+        }
+        if self.waiting.follow_up {
+            return Action::NextInput;
         }
         if !self.changes.steps.is_empty() {
             return self.end(StopReason::Planned, None, events);

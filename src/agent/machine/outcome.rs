@@ -5,6 +5,7 @@
 
 use super::answer::AnswerFault;
 use super::{Action, Machine};
+use crate::agent::inbox::WaitingTexts;
 use crate::agent::verify::Check;
 use crate::domain::{Event, StopReason};
 use crate::text::escape::one_line;
@@ -66,9 +67,15 @@ impl Machine {
     pub(super) fn on_verified(&mut self, checks: &[Check], events: &mut Vec<Event>) -> Action {
         let failed: Vec<&Check> = checks.iter().filter(|check| !check.ok).collect();
         if failed.is_empty() {
-            return self.complete(events);
+            // The checks come after the last input.
+            return match self.waiting {
+                WaitingTexts { steering: true, .. } => Action::CallModel,
+                WaitingTexts { follow_up: true, .. } => Action::NextInput,
+                _ => self.complete(events),
+            };
         }
-        if self.verify_rounds > self.rules.verify_retries {
+        self.failed_rounds += 1;
+        if self.failed_rounds > self.rules.verify_retries && !self.waiting.steering {
             let told: Vec<String> = failed
                 .iter()
                 .map(|check| format!("check `{}` failed: {}", check.tool, one_line(&check.detail)))

@@ -18,7 +18,7 @@ use crate::agent::{
 };
 use crate::argv::Diagnostics;
 use crate::config::{Autonomy, Limits, Listed, Mode, OutputSchema, Policy, ReadPolicy};
-use crate::domain::{CallError, Category, ToolName, Usage};
+use crate::domain::{CallError, Category, TextKind, ToolName, Usage};
 use crate::gate::{CommandRules, GateRules, PathRules};
 
 #[derive(Deserialize)]
@@ -56,6 +56,9 @@ struct Setup {
 #[serde(deny_unknown_fields)]
 struct Row {
     input: Value,
+    /// The kinds of the texts that wait.
+    #[serde(default)]
+    waiting: Vec<TextKind>,
     events: Vec<String>,
     action: String,
 }
@@ -163,12 +166,14 @@ fn facts(setup: &Setup) -> ModelFacts {
     }
 }
 
-/// Reads `{start: …}`, `{reply: …}`, `{failed: …}`, `{results: […]}`, `{verified: […]}` or
+/// Reads `{start: …}`, `{follow_up: …}`, `{steer: …}`, `{reply: …}`, `{failed: …}`, `{results: […]}`, `{verified: […]}` or
 /// `{stop: …}`.
 fn input(row: &Value, setup: &Setup, asked: &[Dispatch]) -> Input {
     let (kind, value) = row.as_object().unwrap().iter().next().unwrap();
     match kind.as_str() {
-        "start" => Input::Start(value.as_str().unwrap().into()),
+        "start" => Input::Submit(value.as_str().unwrap().into(), InputSource::Job),
+        "follow_up" => Input::Submit(value.as_str().unwrap().into(), InputSource::FollowUp),
+        "steer" => Input::Steer(value.as_str().unwrap().into()),
         "reply" => Input::Reply {
             reply: Box::new(reply(value)),
             latency_ms: 1,
@@ -273,6 +278,7 @@ fn shown(event: &Event) -> String {
 fn shown_action(action: &Action) -> String {
     match action {
         Action::CallModel => "ask".into(),
+        Action::NextInput => "next input".into(),
         Action::RunCalls(calls) => {
             let call = |call: &Dispatch| match &call.action {
                 CallAction::Run(_) => format!("run {}", call.name),
@@ -307,6 +313,10 @@ fn each_table_is_followed() {
             let mut machine = machine(&table.setup);
             let mut asked = Vec::new();
             for (at, row) in table.steps.iter().enumerate() {
+                machine.set_waiting(WaitingTexts {
+                    steering: row.waiting.contains(&TextKind::Steering),
+                    follow_up: row.waiting.contains(&TextKind::FollowUp),
+                });
                 let step = machine.step(input(&row.input, &table.setup, &asked));
                 let events: Vec<String> = step.events.iter().map(shown).collect();
                 let action = shown_action(&step.action);
@@ -329,7 +339,7 @@ fn each_table_is_followed() {
 fn old_results_become_stubs_and_nothing_else_changes() {
     let setup = Setup { compacts: true, context_window: Some(2000), ..Setup::default() };
     let mut machine = machine(&setup);
-    machine.step(Input::Start("look".into()));
+    machine.step(Input::Submit("look".into(), InputSource::Job));
     let mut found = Vec::new();
     for at in 0..18 {
         let before = machine.history().to_vec();

@@ -84,6 +84,11 @@ impl<'a> CallLines<'a> {
         self.ends.keys().copied().chain(unknown).map(|id| (id.clone(), of(id))).collect()
     }
 
+    /// Returns the calls that started.
+    pub(super) fn begun(&self) -> BTreeSet<CallId> {
+        self.starts.keys().copied().cloned().collect()
+    }
+
     /// Returns the write and admin calls that started and have no result.
     pub(super) fn started(&self, done: &[CallOutcome]) -> Vec<CallStart> {
         let is_open = |start: &&&CallStart| done.iter().all(|of| of.call_id != start.call_id);

@@ -1,5 +1,6 @@
 //! Handles the calls of a reply: runs, proposes or rejects each one, or asks a person about it.
 
+use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
 use futures_util::StreamExt as _;
@@ -30,11 +31,16 @@ struct Made {
 
 impl Session {
     /// Runs or answers the calls in order. Adjacent reads and rejected calls are handled
-    /// concurrently; every other call is handled alone.
-    pub(super) async fn run_calls(&self, calls: Vec<Dispatch>) -> Result<Input, RecordError> {
+    /// concurrently; every other call is handled alone. Once a new steering text has come, no call starts
+    /// except for those in `begun`: they had started before the session was cut off.
+    pub(super) async fn run_calls(
+        &self,
+        calls: Vec<Dispatch>,
+        begun: &BTreeSet<CallId>,
+    ) -> Result<Input, RecordError> {
         let executor = CallExecutor::new(self.parts.sink.clone(), CancellationToken::new())
             .with_lines(self.parts.machine.lines_left());
-        let work = self.run_all(&calls, &executor);
+        let work = self.run_all(&calls, &executor, begun);
         tokio::pin!(work);
         tokio::select! {
             biased;
@@ -54,6 +60,7 @@ impl Session {
         &self,
         calls: &[Dispatch],
         executor: &CallExecutor,
+        begun: &BTreeSet<CallId>,
     ) -> Result<Vec<CallOutcome>, RecordError> {
         let parallel = self.parts.machine.rules().limits.parallel_reads;
         let changes_nothing = |call: &Dispatch| match &call.action {
@@ -70,7 +77,8 @@ impl Session {
                 1
             };
             let (batch, tail) = rest.split_at(together);
-            let futures: Vec<_> = batch.iter().map(|call| self.run_one(call, executor)).collect();
+            let futures: Vec<_> =
+                batch.iter().map(|call| self.run_one(call, executor, begun)).collect();
             let done: Vec<Result<CallOutcome, RecordError>> =
                 futures_util::stream::iter(futures).buffered(parallel).collect().await;
             for result in done {
@@ -85,11 +93,15 @@ impl Session {
         &self,
         dispatch: &Dispatch,
         executor: &CallExecutor,
+        begun: &BTreeSet<CallId>,
     ) -> Result<CallOutcome, RecordError> {
         let open = executor.open(&dispatch.call_id, &dispatch.name);
         let made = match &dispatch.action {
             CallAction::Reject(error) => Ok(not_made(error)),
             _ if executor.cancel().is_cancelled() => Ok(skipped()),
+            _ if self.parts.inbox.steering() > self.seen && !begun.contains(&dispatch.call_id) => {
+                Ok(superseded())
+            }
             CallAction::Run(call) => self.run_tool(&open, call).await,
             CallAction::Propose { call, position } => {
                 let dry = call.tool.dry_run_of(&call.prepared);
@@ -374,4 +386,10 @@ fn not_made(error: &CallError) -> Made {
 
 fn skipped() -> Made {
     not_made(&CallError::new(ErrorKind::Skipped, "Not run: the run is being stopped."))
+}
+
+fn superseded() -> Made {
+    let message =
+        "Not run: a newer instruction came while other calls of this response ran. It follows.";
+    not_made(&CallError::new(ErrorKind::Skipped, message))
 }

@@ -27,7 +27,8 @@ impl Session {
     /// Runs the calls of the last reply that have no result. Does not run those again that had
     /// started as write calls: their effects are unknown.
     pub(super) async fn finish_calls(&mut self, cut: CutCalls) -> Result<Input, RecordError> {
-        let CutCalls { mut done, started, settled } = cut;
+        let CutCalls { mut done, started, settled, begun, seen } = cut;
+        self.seen = seen;
         let calls = self.last_calls();
         let (dispatches, decisions) = self.parts.machine.dispatch_rest(&settled);
         for decision in decisions {
@@ -38,7 +39,7 @@ impl Session {
             let name = shown_as.map_or(&start.name, |call| &call.name);
             done.push(self.cut_off(start, name.clone()).await?);
         }
-        match self.run_calls(dispatches).await? {
+        match self.run_calls(dispatches, &begun).await? {
             Input::Results(rest) => {
                 done.extend(rest);
                 let place = |of: &CallOutcome| calls.iter().position(|c| c.call_id == of.call_id);

@@ -5,8 +5,8 @@ use serde_json::{Map, Value, json};
 use tokio::sync::watch;
 
 use super::super::{
-    AgentTool, ApprovalAnswer, ApprovalRequest, CallContext, CallOutput, Check, PreparedCall,
-    Rules, ShownAs, SystemPrompt, ToolDefinition, ToolRunner, ToolSpec, Toolbox,
+    AgentTool, ApprovalAnswer, ApprovalRequest, CallContext, CallOutput, Check, DeltaSink,
+    PreparedCall, Rules, ShownAs, SystemPrompt, ToolDefinition, ToolRunner, ToolSpec, Toolbox,
 };
 use super::*;
 use crate::agent::Record;
@@ -204,6 +204,7 @@ struct Bench {
     has_second: bool,
     has_person: bool,
     passed_over: Vec<String>,
+    inbox: Inbox,
 }
 
 impl Default for Bench {
@@ -221,6 +222,7 @@ impl Default for Bench {
             has_second: false,
             has_person: false,
             passed_over: Vec::new(),
+            inbox: Inbox::default(),
         }
     }
 }
@@ -302,6 +304,7 @@ impl Bench {
             models: self.models(script, facts),
             marker: Marker::new([0; 32]),
             sink: self.record.clone(),
+            inbox: self.inbox.clone(),
             stop: StopSignal::new(self.stop.subscribe(), Instant::now() + self.limits.max_duration),
             waits: ModelWaits::default(),
             worked: Duration::ZERO,
@@ -774,6 +777,7 @@ async fn a_person_is_asked_and_nobody_is_no() {
 }
 
 mod checks;
+mod people;
 mod resumed;
 
 #[tokio::test(start_paused = true)]

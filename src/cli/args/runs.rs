@@ -96,3 +96,13 @@ pub(crate) struct RunArgs {
     #[arg(long)]
     pub(crate) detach: bool,
 }
+
+#[derive(Debug, Args)]
+pub(crate) struct TextArgs {
+    /// Run: an id or a unique prefix, `last` or `JOB@last`
+    #[arg(value_name = "RUN")]
+    pub(crate) run: String,
+    /// Text for the model, at most 64 KiB
+    #[arg(value_name = "TEXT")]
+    pub(crate) text: String,
+}

@@ -78,6 +78,14 @@ pub(super) fn ending(event: &Value) -> String {
     )
 }
 
+/// Describes a text that a person gave to the run.
+pub(super) fn given(event: &Value) -> String {
+    let text = |field: &str| event.get(field).and_then(Value::as_str).unwrap_or_default();
+    let kind = text("kind").replace('_', "-");
+    let by = person(event).map(|person| format!(" by {person}")).unwrap_or_default();
+    format!("{kind}{by}, {} characters", text("text").chars().count())
+}
+
 /// Returns the person who began or cancelled the run.
 fn person(event: &Value) -> Option<&str> {
     event.get("by")?.get("user")?.as_str()

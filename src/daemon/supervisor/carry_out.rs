@@ -111,7 +111,7 @@ impl Supervisor {
         let trigger = spec.origin.trigger.as_str();
         tracing::info!(job = spec.job.name.as_str(), %run_id, trigger, "run started");
         let (origin, host) = (spec.repeatable_origin(), self.parts.host.clone());
-        self.tasks.begin(run_id.clone(), None, |stopped| execute(spec, host, stopped));
+        self.tasks.begin(run_id.clone(), None, |controls| execute(spec, host, controls));
         Input::Begun { run_id, origin }
     }
 
@@ -130,7 +130,7 @@ impl Supervisor {
         let (run_id, count) = (spec.run_id.clone(), resumption.history.resumptions + 1);
         tracing::info!(job = spec.job.name.as_str(), %run_id, count, "run continued");
         let host = self.parts.host.clone();
-        self.tasks.begin(run_id, stop, |stopped| resume(spec, host, stopped, resumption));
+        self.tasks.begin(run_id, stop, |controls| resume(spec, host, controls, resumption));
     }
 
     /// Handles the end of the task of a run, and starts queued runs.
@@ -197,7 +197,7 @@ impl Supervisor {
         Input::SlotOfEnded { run_id, slot }
     }
 
-    fn redactor(&self) -> Redactor {
+    pub(super) fn redactor(&self) -> Redactor {
         Redactor::new(&self.config.borrow().secrets)
     }
 }

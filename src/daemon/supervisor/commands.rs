@@ -34,6 +34,7 @@ impl Supervisor {
                 let cancelled = self.cancel_all(job.as_deref(), by).await;
                 let _ = reply.send(cancelled);
             }
+            Command::GiveText(request) => self.give_text(request).await,
             Command::IsKnown(run_id, reply) => {
                 let _ = reply.send(self.book.get(&run_id).is_some());
             }

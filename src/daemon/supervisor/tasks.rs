@@ -6,12 +6,13 @@ use std::panic::AssertUnwindSafe;
 
 use chrono::{DateTime, Utc};
 use futures_util::FutureExt as _;
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
+use crate::agent::{GivenText, Inbox, InboxError};
 use crate::daemon::recovery::{Recovery, recover_again};
 use crate::domain::{RunId, Stop};
-use crate::run::{Ended, Host, RunError};
+use crate::run::{Controls, Ended, Host, RunError};
 use crate::text::redact::Redactor;
 
 /// The end of the task of a run.
@@ -20,39 +21,55 @@ pub(super) struct TaskEnd {
     pub(super) result: Result<Ended, RunError>,
 }
 
+/// Reaches an active run.
+struct Handle {
+    /// Tells it how it is to end.
+    stop: watch::Sender<Option<Stop>>,
+    texts: mpsc::Sender<GivenText>,
+}
+
+/// How many texts may be on their way to a run.
+const TEXTS: usize = 16;
+
 /// The tasks in progress.
 #[derive(Default)]
 pub(super) struct Tasks {
     pub(super) runs: JoinSet<TaskEnd>,
-    /// Tells each active run how it is to end.
-    stops: HashMap<RunId, watch::Sender<Option<Stop>>>,
+    /// Reaches each active run.
+    handles: HashMap<RunId, Handle>,
     /// The recovery in progress, at most one.
     pub(super) recovery: JoinSet<Recovery>,
 }
 
 impl Tasks {
-    /// Starts the task of a run. `work` gets the channel that tells how the run is to end.
+    /// Starts the task of a run.
     pub(super) fn begin<F>(
         &mut self,
         run_id: RunId,
         stop: Option<Stop>,
-        work: impl FnOnce(watch::Receiver<Option<Stop>>) -> F,
+        work: impl FnOnce(Controls) -> F,
     ) where
         F: Future<Output = Result<Ended, RunError>> + Send + 'static,
     {
         let (stop, stopped) = watch::channel(stop);
-        self.stops.insert(run_id.clone(), stop);
-        let work = AssertUnwindSafe(work(stopped)).catch_unwind();
+        let (texts, given) = mpsc::channel(TEXTS);
+        let inbox = Inbox::default();
+        self.handles.insert(run_id.clone(), Handle { stop, texts });
+        let controls = Controls { stop: stopped, inbox: inbox.clone() };
+        let work = AssertUnwindSafe(work(controls)).catch_unwind();
         self.runs.spawn(async move {
-            let result = work.await.unwrap_or(Err(RunError::Panicked));
+            let result = tokio::select! {
+                result = work => result.unwrap_or(Err(RunError::Panicked)),
+                never = inbox.serve(given) => match never {},
+            };
             TaskEnd { run_id, result }
         });
     }
 
     /// Tells an active run how it is to end.
     pub(super) fn stop(&self, run_id: &RunId, stop: Stop) {
-        if let Some(sender) = self.stops.get(run_id) {
-            sender.send_if_modified(|given| {
+        if let Some(handle) = self.handles.get(run_id) {
+            handle.stop.send_if_modified(|given| {
                 let is_new = given.as_ref() != Some(&stop);
                 *given = Some(stop);
                 is_new
@@ -62,7 +79,15 @@ impl Tasks {
 
     /// Forgets the task of a run, which has ended.
     pub(super) fn forget(&mut self, run_id: &RunId) {
-        self.stops.remove(run_id);
+        self.handles.remove(run_id);
+    }
+
+    /// Passes a text to an active run. Drops it, without an answer, if the run has ended.
+    pub(super) fn give(&self, run_id: &RunId, text: GivenText) {
+        let Some(handle) = self.handles.get(run_id) else { return };
+        if let Err(mpsc::error::TrySendError::Full(text)) = handle.texts.try_send(text) {
+            (text.answer)(Err(InboxError::Busy));
+        }
     }
 
     /// Starts the recovery of runs, each without a task since its time.

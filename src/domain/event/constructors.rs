@@ -1,6 +1,7 @@
 //! Constructors of events most of whose fields are usually absent.
 
 use super::{Event, InputSource};
+use crate::domain::QueuedText;
 
 impl Event {
     /// Returns a [`Self::Warning`].
@@ -21,5 +22,12 @@ impl Event {
     #[must_use]
     pub fn user_input(text: String, source: InputSource) -> Self {
         Self::UserInput { text, source, reason: None }
+    }
+
+    /// Returns a [`Self::InputQueued`].
+    #[must_use]
+    pub fn input_queued(text: &QueuedText) -> Self {
+        let QueuedText { text_id, kind, text, by } = text.clone();
+        Self::InputQueued { kind, text, by, text_id }
     }
 }

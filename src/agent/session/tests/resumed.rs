@@ -3,11 +3,12 @@
 use proptest::prelude::*;
 
 use super::checks::{FakeChecks, Green};
+use super::people::{Moment, People, texts};
 use super::*;
 use crate::agent::{RebuildError, RecordedStart, Sources, last_model, rebuild};
 use crate::argv::Diagnostics;
 use crate::config::{Mode, OutputSchema};
-use crate::domain::{Image, Turn};
+use crate::domain::{Image, TextKind, Turn};
 
 /// Answers by the number of replies in the history, so that it continues where the run was cut off.
 /// The second model of a session is `spare`, which answers where the first is unavailable.
@@ -15,6 +16,7 @@ struct Steps {
     steps: Vec<Answer>,
     is_spare: bool,
     seen: Arc<Mutex<Vec<Turn>>>,
+    people: People,
 }
 
 /// How the models answer a request.
@@ -47,7 +49,9 @@ impl Model for Steps {
             Turn::User(text) => text.starts_with("Your last tool call was malformed"),
             _ => false,
         });
-        match self.steps.get(asked.count()) {
+        let asked = asked.count();
+        self.people.give(Moment::Request(asked)).await;
+        match self.steps.get(asked) {
             None => Ok(reply("finished", &[])),
             Some(Answer::Says(text)) => Ok(reply(text, &[])),
             Some(Answer::Calls(calls)) => Ok(ModelReply {
@@ -75,7 +79,7 @@ impl Model for Steps {
 }
 
 /// Prints more than the model sees, and an image.
-struct Printer(ToolDefinition, Category);
+struct Printer(ToolDefinition, Category, People);
 
 impl ToolSpec for Printer {
     fn definition(&self) -> &ToolDefinition {
@@ -99,6 +103,11 @@ fn image() -> Image {
 #[async_trait]
 impl ToolRunner for Printer {
     async fn run(&self, call: &PreparedCall, _: &CallContext) -> CallOutput {
+        for key in ["n", "at"] {
+            if let Some(number) = call.arguments.get(key).and_then(Value::as_u64) {
+                self.2.give(Moment::Call(number)).await;
+            }
+        }
         let has_failed = call.arguments.contains_key("fail");
         let shows = call.arguments.contains_key("image");
         CallOutput {
@@ -130,6 +139,7 @@ struct Case {
     error_threshold: u64,
     outcome: Green,
     compacts: bool,
+    texts: Vec<(Moment, TextKind)>,
 }
 
 /// One session, from its start or from a cut; returns what it made.
@@ -202,11 +212,12 @@ impl Case {
         let record = Arc::new(Record::default());
         let (_keep, stop) = watch::channel(None);
         let seen = Arc::new(Mutex::new(Vec::new()));
+        let (people, waiting) = People::after(before, &self.texts, record.clone()).await;
         let print = |name: &str, category| {
             let name = name.to_owned();
             let definition =
                 ToolDefinition { description: name.clone(), name, parameters: json!({}) };
-            Arc::new(Printer(definition, category)) as Arc<dyn AgentTool>
+            Arc::new(Printer(definition, category, people.clone())) as Arc<dyn AgentTool>
         };
         let tools = [print("look", Category::Read), print("change", Category::Write)];
         let shown = |tool: &dyn ToolSpec| match tool.definition().name.as_str() {
@@ -222,7 +233,12 @@ impl Case {
         let model = |name: &str, is_spare, facts| ModelInUse {
             access: String::new(),
             name: name.into(),
-            model: Arc::new(Steps { steps: self.steps.clone(), is_spare, seen: seen.clone() }),
+            model: Arc::new(Steps {
+                steps: self.steps.clone(),
+                is_spare,
+                seen: seen.clone(),
+                people: people.clone(),
+            }),
             max_retries: 0,
             prices: Some(prices.clone()),
             facts,
@@ -249,6 +265,7 @@ impl Case {
             model: &|name| facts(if name == Some("spare") { 2 } else { 1 }),
             image: &|_| Some(image()),
             task: "task".into(),
+            waiting,
         };
         let rebuilt = (!before.is_empty()).then(|| rebuild(&mut machine, &sources));
         let of_model = last_model(before);
@@ -266,6 +283,7 @@ impl Case {
             }),
             marker: marker.clone(),
             sink: record.clone(),
+            inbox: people.inbox,
             stop: StopSignal::new(stop, Instant::now() + Duration::from_hours(1)),
             waits: ModelWaits::default(),
             worked: Duration::ZERO,
@@ -343,7 +361,7 @@ fn case() -> impl Strategy<Value = Case> {
         any::<bool>(),
         2u64..8,
         1u64..4,
-        (outcomes, any::<bool>()),
+        (outcomes, any::<bool>(), texts()),
     )
         .prop_map(
             |(
@@ -354,7 +372,7 @@ fn case() -> impl Strategy<Value = Case> {
                 confirm,
                 max_iterations,
                 error_threshold,
-                (outcome, compacts),
+                (outcome, compacts, texts),
             )| Case {
                 steps,
                 mode,
@@ -365,6 +383,7 @@ fn case() -> impl Strategy<Value = Case> {
                 error_threshold,
                 outcome,
                 compacts,
+                texts,
             },
         )
 }
@@ -454,6 +473,8 @@ proptest! {
 
     #[test]
     fn a_session_that_an_earlier_version_recorded_resumes_with_the_same_history(case in case()) {
+        // Earlier versions took no texts.
+        let case = Case { texts: Vec::new(), ..case };
         let whole = runtime().block_on(case.play(&[]));
         let events: Vec<Event> = whole.events.iter().map(older).collect();
         for cut in 1..=events.len() {
