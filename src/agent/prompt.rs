@@ -202,7 +202,7 @@ fn push_tools(prompt: &mut String, facts: &PromptFacts<'_>) {
 mod tests {
     use super::*;
 
-    // conforms 003-6.1, 003-9.8e
+    // conforms 003-6.1, 003-9.8a, 003-9.8b, 003-9.8e, 004-1.1a
     #[test]
     fn the_layers_stand_in_their_order() {
         let git = GitFacts {
@@ -213,6 +213,7 @@ mod tests {
         };
         let tools =
             [ToolFacts { name: "scale".into(), category: "write".into(), conditions: None }];
+        let schema = serde_json::json!({"type": "object"});
         let facts = PromptFacts {
             base: "BASE Nobody watches.\n",
             job: "watch",
@@ -229,17 +230,35 @@ mod tests {
             documents: "AGENTS.md of /srv:\nUse tabs.",
             is_planned: true,
             skills: &[("triage", "For pods", "Look first.")],
-            output_schema: None,
+            output_schema: Some(&schema),
             system_prompt: Some("Answer in German."),
         };
         let prompt = system_prompt(&facts);
         assert_eq!(prompt.text.get(..prompt.stable), Some(facts.base));
-        let places: Vec<usize> =
-            ["BASE", "<environment>", "<git", "- scale", "Use tabs", "in German"]
-                .iter()
-                .map(|layer| prompt.text.find(layer).unwrap())
-                .collect();
+        let layers = [
+            "BASE",
+            "<environment>",
+            "<git",
+            "(autonomy: supervised)",
+            "- scale",
+            "Use tabs",
+            "<skill name=\"triage\">",
+            "<answer_format>",
+            "in German",
+        ];
+        let places = layers.map(|layer| prompt.text.find(layer).unwrap());
         assert!(places.is_sorted(), "{}", prompt.text);
+        for expected in [
+            "host: web1",
+            "platform: Linux 6.1",
+            "date: Sunday",
+            "model: m",
+            "working directory: /srv",
+            "git repository: yes",
+        ] {
+            let is_there = prompt.text.lines().any(|line| line == expected);
+            assert!(is_there, "{expected}: {}", prompt.text);
+        }
         assert!(prompt.text.trim_end().ends_with("Answer in German."));
         assert!(!prompt.text.contains("fix") && !prompt.text.contains("main"), "{}", prompt.text);
         assert_eq!(

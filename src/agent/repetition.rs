@@ -99,6 +99,7 @@ mod tests {
             .find_map(|(at, call)| window.push([call; 32]).map(|length| (at + 1, length)))
     }
 
+    // conforms 003-2.10
     #[test]
     fn patterns_of_up_to_three_are_found_once_the_window_is_full() {
         assert_eq!(first_detection(10, [1; 20]), Some((10, 1)));
@@ -126,6 +127,7 @@ mod tests {
         assert_eq!(found, [3, 7, 11]);
     }
 
+    // conforms 003-2.10
     #[test]
     fn the_order_of_keys_does_not_matter() {
         let call = |text: &str| ToolCall {

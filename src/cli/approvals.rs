@@ -252,6 +252,24 @@ mod tests {
         assert!(!asked.await);
     }
 
+    // conforms 002-19
+    #[tokio::test]
+    async fn a_person_decides_about_a_failed_checklist() {
+        let item = PreflightItem { name: "model".to_owned(), ok: false, detail: "none".to_owned() };
+        for (typed, expected) in [("y", true), ("n", false)] {
+            let (sender, lines) = mpsc::channel(1);
+            let terminal = Terminal::of(lines);
+            let items = [item.clone()];
+            let asked = terminal.preflight(&items);
+            tokio::pin!(asked);
+            assert!(futures_util::poll!(&mut asked).is_pending());
+            sender.send(typed.to_owned()).await.unwrap();
+            assert_eq!(asked.await, expected, "{typed}");
+        }
+        let (_sender, lines) = mpsc::channel(1);
+        assert!(Terminal::of(lines).preflight(&[PreflightItem { ok: true, ..item }]).await);
+    }
+
     #[tokio::test]
     async fn an_answer_at_the_terminal_names_the_person() {
         let (sender, lines) = mpsc::channel(1);

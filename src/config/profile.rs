@@ -216,15 +216,25 @@ impl Profile {
 mod tests {
     use super::*;
 
-    // conforms 003-3.4a, 003-9.2a
+    // conforms 003-2.2b, 003-3.3f, 003-3.4a, 003-3.4b, 003-3.5a, 003-9.2a
     #[test]
     fn each_family_has_the_tools_that_it_was_trained_on() {
         let name = |profile: Profile, own| profile.shown(own).map(|shown| shown.name);
         assert_eq!(name(ANTHROPIC, "bash"), Some("bash"));
         assert_eq!(name(OPENAI, "bash"), Some("shell"));
+        for profile in [ANTHROPIC, OPENAI, GEMINI] {
+            let grep = profile.shown("grep").unwrap();
+            assert!(grep.parameters.contains(&("glob", "glob_filter")), "{}", profile.name);
+        }
         assert_eq!(name(GENERIC, "glob"), Some("find"));
         assert_eq!(name(OPENAI, "edit_file"), None);
         assert!(OPENAI.shown("apply_patch").is_some() && ANTHROPIC.shown("apply_patch").is_none());
+        assert_eq!(name(ANTHROPIC, "edit_file"), Some("edit_file"));
+        for tool in ["read_file", "apply_patch", "write_file", "shell", "grep", "glob"] {
+            assert!(OPENAI.tools.iter().any(|shown| shown.name == tool), "{tool}");
+        }
+        let timeout = |profile: Profile| profile.shell_timeout.as_secs();
+        assert_eq!([ANTHROPIC, OPENAI, GEMINI, GENERIC].map(timeout), [120, 10, 10, 10]);
         for profile in [ANTHROPIC, OPENAI, GEMINI, GENERIC] {
             let mut names: Vec<_> = profile.tools.iter().map(|shown| shown.name).collect();
             names.sort_unstable();

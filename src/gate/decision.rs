@@ -518,6 +518,7 @@ mod tests {
     }
 
     // proves POL-1, POL-2
+    // conforms 000-6.1c, 000-6.1d, 000-6.1e, 000-S6.14
     #[test]
     fn what_is_not_listed_is_refused() {
         check(&policy(), facts("df", Category::Read), json!({}), ("allowed", Category::Read));
@@ -582,6 +583,7 @@ mod tests {
         check(&some, facts("scale", Category::Write), json!({}), ("arguments", Category::Write));
     }
 
+    // conforms 000-6.1c, 000-6.1d, 000-6.1e
     #[test]
     fn a_person_is_asked_for_what_is_not_listed_and_for_what_the_job_says() {
         let check = |rules: &GateRules, facts: CallFacts<'_>, expected: (&str, &str)| {
@@ -598,6 +600,7 @@ mod tests {
         check(&rules, facts("drain", Category::Admin), ("allow", "allowed"));
         check(&rules, facts("apply", Category::Write), ("ask", "approve"));
         check(&rules, facts("copy", Category::Write), ("allow", "allowed"));
+        check(&rules, facts("df", Category::Read), ("allow", "allowed"));
         // A later rule that denies wins.
         let spent = Spent { calls: 10, ..Spent::default() };
         check(
@@ -609,6 +612,7 @@ mod tests {
         check(&rules, facts("reboot", Category::Admin), ("deny", "job_deny"));
     }
 
+    // conforms 004-1.5a
     #[test]
     fn skills_narrow() {
         let mut narrowed = policy();
@@ -622,6 +626,7 @@ mod tests {
     }
 
     // proves FS-1
+    // conforms 000-6.1f, 000-6.4j, 004-1.3e
     #[test]
     fn files_are_judged_before_anything_is_opened() {
         let check = |category, path: &str, access, expected| {
@@ -696,6 +701,7 @@ mod tests {
         }
     }
 
+    // conforms 004-1.6d
     #[test]
     fn changed_files_and_lines_are_budgets() {
         let spent = Spent {
@@ -718,6 +724,7 @@ mod tests {
         check("a", 11, "budget");
     }
 
+    // conforms 004-1.3f, 004-1.6b
     #[test]
     fn addresses_are_judged_after_the_category() {
         let mut rules = rules(&policy());
@@ -732,6 +739,7 @@ mod tests {
         check(Category::Write, "https://evil.test/x", "category");
     }
 
+    // conforms 004-1.3a
     #[test]
     fn calls_follow_each_other_at_the_rate() {
         let rate = Rate { per_minute: 30, burst: 2 };

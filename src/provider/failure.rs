@@ -254,6 +254,7 @@ mod tests {
     }
 
     // proves PROV-1, PROV-5
+    // conforms 003-9.11b, 003-B8
     #[test]
     fn errors_are_told_apart() {
         check(401, r#"{"error":{"message":"bad key"}}"#, ErrorClass::Auth);
@@ -298,6 +299,8 @@ mod tests {
         let groq = r#"{"error":{"message":"Rate limit reached. Upgrade at https://console.example/settings/billing","code":"rate_limit_exceeded"}}"#;
         check(429, groq, ErrorClass::RateLimit);
         check(502, "<html><head><title>Bad Gateway</title></head></html>", ErrorClass::Server);
+        check(500, "{}", ErrorClass::Server);
+        check(501, "{}", ErrorClass::Server);
         check(503, "", ErrorClass::Overloaded);
         let loading =
             r#"{"error":{"code":503,"message":"Loading model","type":"unavailable_error"}}"#;

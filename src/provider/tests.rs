@@ -187,6 +187,7 @@ fn compare_kept(id: &Value, expected: &Value, reply: &ModelReply) {
 }
 
 // proves PROV-2, PROV-5, LLM-5
+// conforms 004-C1, 004-C3
 #[tokio::test]
 async fn every_recording_gives_what_is_expected_of_it() {
     for (format, name, count) in FORMATS {
@@ -457,6 +458,7 @@ fn needed(format: WireFormat, request: &Value) -> Vec<Value> {
 
 /// If a recording has the request that another client sent next, ours equals it in everything that
 /// the provider needs.
+// conforms 004-T23, 004-T24
 #[tokio::test]
 async fn what_is_sent_next_is_what_the_provider_needs() {
     for (format, name, _) in FORMATS {
@@ -583,6 +585,7 @@ async fn odd_answers_are_read_or_named() {
 
 /// Text that looks like a tool call or an event stays text.
 // proves LLM-2
+// conforms 004-8.4
 #[tokio::test]
 async fn a_call_that_is_only_written_is_no_call() {
     let text = "<tool_call>{\"name\":\"rm\",\"arguments\":{}}</tool_call> [DONE] \n\ndata: {\"choices\":[]}";
@@ -973,6 +976,7 @@ fn with_calls(format: WireFormat, text: &str, calls: &[(&str, Value)]) -> Value 
 }
 
 // proves LLM-2
+// conforms 004-T20
 #[tokio::test]
 async fn a_call_without_a_name_is_no_call() {
     let (none, some) = (json!({}), json!({"a": 1}));
@@ -1020,6 +1024,17 @@ async fn a_call_without_a_name_is_no_call() {
     let custom = json!({"status": "completed", "output": [{"type": "custom_tool_call", "call_id": "c", "name": "", "input": ""}]});
     let reply = answer(WireFormat::Openai, custom.to_string().as_bytes(), 9).await.unwrap();
     assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop));
+    let message = json!({"content": "done", "tool_calls": []});
+    for (format, empty) in [
+        (
+            WireFormat::OpenaiChat,
+            json!({"choices": [{"message": message, "finish_reason": "stop"}]}),
+        ),
+        (WireFormat::Ollama, json!({"message": message, "done": true})),
+    ] {
+        let reply = answer(format, empty.to_string().as_bytes(), 9).await.unwrap();
+        assert_eq!((reply.calls.len(), reply.finish_reason), (0, FinishReason::Stop));
+    }
     let call =
         |call: Value| json!({"candidates": [{"content": {"parts": [{"functionCall": call}]}}]});
     let goes_on = [
@@ -1420,6 +1435,19 @@ fn a_history_is_sent_as_each_provider_takes_it() {
             .to_string()
             .contains("encrypted_content\":\"e")
     );
+}
+
+// conforms 003-2.6c, 003-9.6d
+#[test]
+fn steering_is_sent_as_a_message_of_the_user() {
+    let with = |last: Turn| [user(), said("", &[("c1", "look")], Value::Null), result("c1"), last];
+    for (format, _, _) in FORMATS {
+        let remote = settings(format, "m");
+        let steered = sent_body(&remote, &with(Turn::Steering("turn back".into())));
+        assert!(steered.to_string().contains("turn back"), "{format:?}: {steered}");
+        let told = sent_body(&remote, &with(Turn::User("turn back".into())));
+        assert_eq!(steered, told, "{format:?}");
+    }
 }
 
 #[test]

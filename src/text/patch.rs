@@ -330,6 +330,7 @@ mod tests {
 
     /// Cases in which the recorded implementations disagree. We decide as codex does, which differs
     /// from `apply_patch_py` only in `chunks_out_of_order`.
+    // conforms 003-A
     #[test]
     fn disagreements_are_decided_as_codex_does() {
         let cases: Vec<Value> = serde_json::from_str(include_str!(
@@ -351,6 +352,13 @@ mod tests {
             }
         }
         assert_eq!(cases.len(), 8);
+    }
+
+    // conforms 003-A
+    #[test]
+    fn each_hunk_is_found_below_the_one_before_it() {
+        let hunks = "@@\n-one\n+1\n@@ two\n-three\n+3\n*** End of File";
+        assert_eq!(changed("one\ntwo\nthree\n", hunks).as_deref(), Ok("1\ntwo\n3\n"));
     }
 
     #[test]

@@ -354,7 +354,7 @@ mod tests {
         assert_eq!(head_and_tail("äöü\nx", limit, "f"), ("äöü\nx".to_owned(), None));
     }
 
-    // conforms 003-5.1
+    // conforms 000-S6.3, 003-5.1
     #[test]
     fn long_text_keeps_head_and_tail_and_counts() {
         let limit = limit(10, 100);
@@ -366,7 +366,7 @@ mod tests {
         assert!(view.contains("90 characters") && view.contains("output/c.txt"));
     }
 
-    // conforms 003-5.3a, 003-9.5a, 003-9.5c
+    // conforms 003-5.3a, 003-9.5a, 003-9.5b, 003-9.5c
     #[test]
     fn what_is_cut_twice_says_both() {
         let text: String = (0..1000).map(|n| format!("{n:03}\n")).collect();

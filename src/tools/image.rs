@@ -113,6 +113,7 @@ mod tests {
         written(&picture, format).unwrap()
     }
 
+    // conforms 001-T1b
     #[test]
     fn a_small_picture_is_passed_on_as_it_is() {
         for format in [ImageFormat::Png, ImageFormat::Jpeg, ImageFormat::Gif, ImageFormat::WebP] {
@@ -127,6 +128,7 @@ mod tests {
         }
     }
 
+    // conforms 001-T1b
     #[test]
     fn a_large_picture_is_made_smaller() {
         let image = attached(picture(4000, 1000, ImageFormat::Png)).unwrap();

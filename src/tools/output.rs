@@ -350,6 +350,7 @@ mod tests {
         assert!(kept.is_empty());
     }
 
+    // conforms 000-S6.3
     #[test]
     fn a_cut_output_always_has_a_file() {
         let text = "0123456789\n".repeat(100);

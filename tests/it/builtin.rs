@@ -23,6 +23,7 @@ fn events(place: &Place, kind: &str) -> Vec<Value> {
     events.filter(|event| event["type"] == kind).cloned().collect()
 }
 
+// conforms 000-S5.6, 001-T2a, 001-D2, 003-9.4a, 004-1.3g, 004-T30
 #[test]
 fn files_and_commands_work_in_a_run_and_are_recorded() {
     let place = place(
@@ -31,7 +32,10 @@ call: {tool: edit_file, args: {file_path: notes/a.txt, old_string: two, new_stri
 call: {tool: bash, args: {command: \"cat notes/a.txt; exit 3\"}}
 call: {tool: grep, args: {pattern: one}}
 call: {tool: todo_write, args: {todos: [{content: x, status: pending, priority: low}]}}
-call: {tool: todo_read, args: {}}",
+call: {tool: todo_read, args: {}}
+call: {tool: read_file, args: {file_path: notes/a.txt}}
+call: {tool: list_directory, args: {depth: 2}}
+call: {tool: glob, args: {pattern: '**/a.txt'}}",
         "    tools: {write: [write_file, edit_file, bash]}\n",
     );
     let done = place.dutyd(&["run", "j"]);
@@ -46,12 +50,22 @@ call: {tool: todo_read, args: {}}",
     assert_eq!((output(2).as_str(), &ends[2]["exit_code"]), ("one\n2", &json!(3)));
     assert_eq!(output(3), "notes/a.txt:1: one\n");
     assert_eq!(output(4), output(5));
+    assert_eq!(output(6), "1 | one\n2 | 2");
+    assert_eq!(output(7), "notes/\nnotes/a.txt\n");
+    assert_eq!(output(8), "notes/a.txt\n");
     let file = place.state().join("workspace/j/notes/a.txt");
     assert_eq!(std::fs::read_to_string(file).unwrap(), "one\n2");
+    let starts = events(&place, "tool_call_start");
+    assert_eq!(starts.len(), ends.len());
+    assert_eq!(
+        (&starts[2]["name"], &starts[2]["arguments"]["command"]),
+        (&json!("bash"), &json!("cat notes/a.txt; exit 3"))
+    );
+    assert!(starts.iter().chain(&ends).all(|line| line["ts"].is_string()), "{starts:#?}");
 }
 
 // proves POL-1, SH-2, FS-1, FS-5
-// conforms 003-B5, 004-T19
+// conforms 000-6.1f, 000-6.2b, 000-S6.5, 000-S6.10, 003-B5, 004-1.6a, 004-1.6b, 004-C9a, 004-T19
 #[test]
 fn what_the_gate_refuses_is_not_done_and_recorded_with_its_rule() {
     let place = place(
@@ -89,6 +103,7 @@ call: {tool: bash, args: {command: \"echo made > made\"}}",
     assert!(place.state().join("workspace/j/made").exists());
 }
 
+// conforms 000-6.1a, 000-6.4e, 003-3.3e, 004-C14
 #[test]
 fn verbs_judge_as_a_run_does() {
     let place = place("say: x", "    tools: {write: [bash], deny: [grep]}\n");
@@ -107,6 +122,19 @@ fn verbs_judge_as_a_run_does() {
     let link = place.state().join("workspace/j/link");
     std::os::unix::fs::symlink("/etc/shadow", link).unwrap();
     assert_eq!(explained("read_file", json!({"file_path": "link"})), "deny denied_path read");
+    let security = "security: {allowed_paths: ['~/.agent/workspace', /tmp/agent], denied_paths: ['~/.ssh', '~/.gnupg', /etc/shadow, /etc/passwd, '~/own']}\n";
+    place.write("config.yaml", &format!("{CONFIG}{security}"));
+    let home = place.path().display().to_string();
+    for (path, expected) in [
+        (format!("{home}/.agent/workspace/a"), "allow allowed read"),
+        ("/tmp/agent/a".to_owned(), "allow allowed read"),
+        (format!("{home}/.agent/a"), "deny path read"),
+        (format!("{home}/own/a"), "deny denied_path read"),
+        ("/etc/passwd".to_owned(), "deny denied_path read"),
+    ] {
+        assert_eq!(explained("read_file", json!({"file_path": path})), expected, "{path}");
+    }
+    place.write("config.yaml", CONFIG);
     let declared = "version: 1\ntools:\n  - {name: get, description: Gets, category: read, cmd: 'true', args: ['{{x}}'], parameters: {x: {type: string}}}\n";
     place.write("tools.yaml", declared);
     for x in ["--server=evil", "a\u{7}"] {
@@ -123,12 +151,18 @@ fn verbs_judge_as_a_run_does() {
     let called = place.dutyd(&["call", "bash", "command=echo hi; exit 2"]);
     assert_eq!(called.code, 0, "{called:?}");
     assert!(called.stdout.starts_with("hi\n[exit code 2, "), "{called:?}");
+    assert!(called.stdout.trim_end().ends_with(" ms]"), "{called:?}");
     assert_eq!(place.dutyd(&["call", "read_file", "file_path=/etc/shadow"]).code, 5);
     assert_eq!(place.dutyd(&["call", "read_file", "file_path=missing"]).code, 1);
     assert_eq!(place.dutyd(&["call", "bash", "command=sleep 9", "timeout_ms=200"]).code, 124);
     let listed = place.json(&["tools", "--job", "j"]);
     let bash = listed.as_array().unwrap().iter().find(|tool| tool["name"] == "bash").unwrap();
     assert_eq!((&bash["source"], &bash["allowed"]), (&json!("builtin"), &json!(true)));
+    assert_eq!(
+        (&bash["category"], &bash["parameters"]["required"]),
+        (&json!("write"), &json!(["command"]))
+    );
+    assert!(!bash["description"].as_str().unwrap().is_empty(), "{bash}");
     assert_eq!(place.dutyd(&["call", "bahs"]).code, 3);
     assert_eq!(place.dutyd(&["call", "read_file", "offset=0"]).code, 2);
     let listed = place.json(&["tools", "--job", "j"]);
@@ -143,7 +177,7 @@ fn verbs_judge_as_a_run_does() {
     assert_eq!(left, 0, "calls left temporary directories");
 }
 
-// conforms 003-9.2f
+// conforms 003-3.7, 003-9.2f
 #[test]
 fn a_tool_replaces_a_built_in_one_only_when_it_says_so() {
     let tool = |more: &str| {
@@ -160,7 +194,7 @@ fn a_tool_replaces_a_built_in_one_only_when_it_says_so() {
     assert_eq!(events(&place, "tool_call_end")[0]["output"], "ours\n");
 }
 
-// conforms 002-11
+// conforms 002-11, 002-20, 004-1.5a
 #[test]
 fn skills_are_in_the_prompt_and_narrow_what_may_be_used() {
     let skill = "---\nname: triage\ndescription: For pods that do not start\nallowed-tools: Read todo_read\n---\nLook at the events first.\n";
@@ -196,6 +230,7 @@ fn skills_are_in_the_prompt_and_narrow_what_may_be_used() {
     assert_eq!(events(&place, "session_start")[0]["policy"]["skills"][0]["skill"], "triage");
 }
 
+// conforms 001-T1b
 #[test]
 fn a_picture_is_attached_and_kept_beside_the_transcript() {
     let place = place(
@@ -224,7 +259,7 @@ call: {tool: read_file, args: {file_path: broken.png}}",
 
 /// In the `generic` profile, `bash` takes its timeout in seconds, and `find` prints paths relative
 /// to the searched directory.
-// conforms 001-T6b, 003-9.4c, 003-B4
+// conforms 001-T6a, 001-T6b, 003-2.2c, 003-9.4c, 003-B4
 #[test]
 fn times_and_paths_are_those_that_the_family_knows() {
     let place = place(
@@ -243,6 +278,7 @@ call: {tool: bash, args: {command: 'sleep 60', timeout: 700}}",
     assert_eq!(said[2]["tool_calls"][0]["arguments"]["timeout_ms"], 200);
 }
 
+// conforms 000-S6.2, 001-X1, 001-T3a, 003-9.3c, 004-1.2
 #[test]
 fn a_family_s_own_words_are_translated_and_ours_are_understood() {
     let place = place(
@@ -306,6 +342,27 @@ fn a_shell_is_nobody_s_that_is_not_given_one() {
     );
 }
 
+// conforms 004-1.3b
+#[test]
+fn autonomy_refuses_an_admin_call_or_tells_of_it() {
+    let tools =
+        "version: 1\ntools: [{name: stop, description: Stops, category: admin, cmd: 'true'}]\n";
+    for (autonomy, rule, is_told) in [
+        ("read_only", "autonomy", false),
+        ("supervised", "allowed", true),
+        ("full", "allowed", false),
+    ] {
+        let job = format!("    autonomy: {autonomy}\n    tools: {{admin: [stop]}}\n");
+        let place = place("call: {tool: stop}", &job);
+        place.write("tools.yaml", tools);
+        place.dutyd(&["run", "j"]);
+        assert_eq!(events(&place, "policy_decision")[0]["rule"], rule, "{autonomy}");
+        let told = events(&place, "warning").iter().any(|warning| warning["code"] == "admin_call");
+        assert_eq!(told, is_told, "{autonomy}");
+    }
+}
+
+// conforms 000-6.4d, 000-S6.4, 003-2.2c
 #[test]
 fn no_call_takes_longer_than_the_limit_of_its_job() {
     let place = place(
@@ -357,6 +414,7 @@ call: {tool: apply_patch, args: {patch: \"*** Begin Patch\\n*** Delete File: lon
     assert_eq!((text("long.txt"), text("mid.txt")), (lines(50), lines(8)));
 }
 
+// conforms 001-D1, 003-2.2b, 003-2.2d, 003-2.2e, 003-2.9k, 003-9.4b, 003-9.5f
 #[test]
 fn the_operator_sets_limits_of_built_in_tools_and_a_job_caps_them() {
     let place = place(
@@ -379,6 +437,17 @@ call: {tool: bash, args: {command: \"sleep 30\"}}",
     assert_eq!(cut(0), (json!(93), Value::Null));
     assert_eq!(cut(1), (json!(91), Value::Null));
     assert_eq!(cut(2).1, "timeout");
+    let end = events(&place, "tool_call_end")[0].clone();
+    let name = end["output_file"].as_str().unwrap();
+    let file = place.kept().into_iter().find(|path| path.ends_with(name)).unwrap();
+    assert_eq!(std::fs::read_to_string(file).unwrap().lines().count(), 100, "{end}");
+    // `seq 100` prints 292 characters.
+    let narrow = "builtin_tools: {bash: {timeout: 1s, output_limit: 100}}\n";
+    place.write("config.yaml", &format!("{CONFIG}{narrow}"));
+    place.dutyd(&["run", "j"]);
+    let end = &events(&place, "tool_call_end")[0];
+    assert_eq!(end["truncated"]["characters"], 192, "{end}");
+    place.write("config.yaml", &format!("{CONFIG}{limits}"));
     let jobs = "version: 1\njobs: [{name: j, prompt: Work, tools: {write: [bash]}, limits: {output_lines: 5}}]\n";
     place.write("jobs.yaml", jobs);
     place.dutyd(&["run", "j"]);

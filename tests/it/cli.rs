@@ -53,6 +53,7 @@ fn starter_files_are_valid_and_run() {
     assert_eq!(place.dutyd(&["run", "disk-watch"]).code, 0);
 }
 
+// conforms 003-2.4c, 003-2.9a, 003-9.10d, 004-1.8c
 #[test]
 fn a_run_is_shown_and_verified() {
     let place = place();
@@ -70,6 +71,10 @@ fn a_run_is_shown_and_verified() {
         .collect();
     assert_eq!(types.first(), Some(&"session_start"));
     assert_eq!(types.last(), Some(&"session_end"));
+    for event in shown["events"].as_array().unwrap() {
+        let time = chrono::DateTime::parse_from_rfc3339(event["ts"].as_str().unwrap());
+        assert!(time.is_ok(), "{event}");
+    }
     let position = |word: &str| types.iter().position(|kind| *kind == word).unwrap();
     assert!(position("policy_decision") < position("tool_call_start"));
     let report = place.json(&["verify", "hand@last"]);
@@ -87,6 +92,7 @@ fn a_run_is_shown_and_verified() {
     assert!(done.code == 1 && done.stdout.contains("broken at line"), "{done:?}");
 }
 
+// conforms 000-6.1b
 #[test]
 fn exit_codes_tell_the_outcome() {
     let place = place();
@@ -130,13 +136,19 @@ fn exit_codes_tell_the_outcome() {
 }
 
 // proves ARG-2, ENV-1
-// conforms 003-9.4e
+// conforms 000-6.3c, 000-6.4a, 000-S6.6, 000-S6.8, 000-S6.13, 003-9.4e
 #[test]
 fn hostile_arguments_arrive_unchanged_and_the_environment_is_clean() {
     let place = place()
         .with_env("OPENAI_API_KEY", "sk-never-to-be-seen")
         .with_env("LD_PRELOAD", "")
-        .with_env("EVIL", "x");
+        .with_env("EVIL", "x")
+        .with_env("USER", "u")
+        .with_env("LANG", "C")
+        .with_env("LC_ALL", "C")
+        .with_env("TERM", "dumb")
+        .with_env("SHELL", "/bin/sh")
+        .with_env("TZ", "UTC");
     let sixty = "a".repeat(60_000);
     for value in [
         "; rm -rf ~",
@@ -174,11 +186,14 @@ fn hostile_arguments_arrive_unchanged_and_the_environment_is_clean() {
         shown.lines().filter_map(|line| line.split_once('=')).map(|(name, _)| name).collect();
     let mut sorted = names.clone();
     sorted.sort_unstable();
-    assert_eq!(sorted, ["A_TOKEN", "DECLARED", "HOME", "PATH", "TMPDIR"], "{shown}");
+    let own = ["A_TOKEN", "DECLARED"];
+    let allowed = ["HOME", "LANG", "LC_ALL", "PATH", "SHELL", "TERM", "TMPDIR", "TZ", "USER"];
+    assert_eq!(sorted, [&own[..], &allowed].concat(), "{shown}");
     assert!(shown.contains("A_TOKEN=[redacted:A_TOKEN]"), "{shown}");
 }
 
 // proves SEC-2
+// conforms 000-6.4b
 #[test]
 fn no_secret_is_anywhere_under_the_state_directory() {
     let config = "models: {offline: {provider: scripted, script: s.yaml}, m: {provider: openai_chat, model: x, api_key: '${KEY}'}}\ndefault_model: offline\n";

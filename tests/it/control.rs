@@ -321,6 +321,7 @@ fn a_waiting_attempt_keeps_its_request_and_its_person_over_a_crash() {
     drop(daemon);
 }
 
+// conforms 004-C16a
 #[test]
 fn a_body_that_is_not_declared_as_json_does_nothing() {
     use std::io::{Read as _, Write as _};

@@ -96,6 +96,7 @@ fn kill_minus_nine_loses_nothing_and_leaves_nothing() {
     );
 }
 
+// conforms 003-9.1f, 003-9.11e, 003-B16, 004-C16a
 #[test]
 fn runs_are_started_followed_and_cancelled_through_the_socket() {
     let place = place(EVERY_SECOND, "7102.OWN");
@@ -126,6 +127,14 @@ fn runs_are_started_followed_and_cancelled_through_the_socket() {
     wait_until(|| is_asleep("7102.OWN"), || place.log());
     assert_eq!(place.dutyd(&["cancel", &run_id]).code, 0);
     wait_until(|| place.json(&["show", &run_id])["run"]["outcome"] == "cancelled", || place.log());
+    assert_eq!(alive("sleep 7102.OWN"), [""; 0]);
+    let shown = place.json(&["show", &run_id]);
+    let last = shown["events"].as_array().unwrap().last().unwrap();
+    assert_eq!(
+        (&last["type"], &last["outcome"]),
+        (&json!("session_end"), &json!("cancelled")),
+        "{last}"
+    );
     let late = place.dutyd(&["cancel", &run_id]);
     assert!(late.code == 1 && late.stderr.contains("has already ended"), "{late:?}");
     let jobs = place.json(&["jobs"]);

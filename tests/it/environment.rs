@@ -213,6 +213,7 @@ fn check(place: &Place, environment: &str) {
 }
 
 // proves SEC-1
+// conforms 003-4.3
 #[test]
 fn tools_of_a_job_work_on_another_host() {
     let place = place("ssh:web1", SCRIPT, "{write: [bash, write_file, edit_file, apply_patch]}");
@@ -266,6 +267,7 @@ fn what_is_not_there_fails_before_a_token_is_spent() {
 
 /// Docker and Kubernetes are not installed here. Scripts replace their clients: each logs its
 /// arguments and runs the command on this host.
+// conforms 003-4.3, 003-9.1a
 #[test]
 fn containers_and_pods_are_reached_by_the_exec_of_their_clients() {
     for (environment, client, before) in [

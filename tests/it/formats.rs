@@ -144,14 +144,32 @@ fn check_openai(request: &Value, open: &mut Open) {
 }
 
 fn check_chat(request: &Value, open: &mut Open) {
+    let mut names = std::collections::BTreeMap::new();
     for message in list(&request["messages"]) {
         match message["role"].as_str().unwrap() {
-            "tool" => open.result(&message["tool_call_id"]),
+            "tool" => {
+                open.result(&message["tool_call_id"]);
+                let of_call = &names[message["tool_call_id"].as_str().unwrap()];
+                assert_eq!(&message["name"], of_call, "{message}");
+            }
             _ => open.nothing(),
         }
         for call in message["tool_calls"].as_array().into_iter().flatten() {
+            let id = call["id"].as_str().unwrap().to_owned();
+            names.insert(id, call["function"]["name"].clone());
+            assert_eq!(call["type"], "function", "{call}");
+            assert!(call["function"]["arguments"].is_string(), "{call}");
             open.call(&call["id"]);
         }
+    }
+    check_functions(request);
+}
+
+/// Checks that each tool is wrapped as a function.
+fn check_functions(request: &Value) {
+    for tool in list(&request["tools"]) {
+        assert_eq!(tool["type"], "function", "{tool}");
+        assert_eq!(tool["function"]["parameters"]["type"], "object", "{tool}");
     }
 }
 
@@ -182,9 +200,11 @@ fn check_ollama(request: &Value, open: &mut Open) {
             _ => open.nothing(),
         }
         for call in message["tool_calls"].as_array().into_iter().flatten() {
+            assert!(call["function"]["arguments"].is_object(), "{call}");
             open.call(&call["function"]["name"]);
         }
     }
+    check_functions(request);
 }
 
 fn events(events: &[Value]) -> Vec<String> {
@@ -355,7 +375,9 @@ fn of_type<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).collect()
 }
 
-// conforms 002-1, 003-9.1b, 003-9.2e, 003-9.3d, 003-9.12g, 003-9.12n, 004-T2
+// conforms 000-S5.4, 001-X5, 002-1, 002-12, 002-20, 003-9.1b, 003-9.2e, 003-9.3d, 003-9.12g
+// conforms 003-9.12n, 004-C2, 004-C5, 004-C6, 004-C10, 004-C11, 004-T2, 004-T14, 004-T16, 004-T23
+// conforms 004-T24, 004-T25, 004-T28, 004-T29, 004-T32
 #[test]
 fn two_calls_an_error_and_an_answer_work_through_each_format() {
     for format in FORMATS {
@@ -385,17 +407,256 @@ fn two_calls_an_error_and_an_answer_work_through_each_format() {
         let cost = answered[0]["cost_usd"].as_f64().unwrap();
         assert!((cost - expected).abs() < 1e-9, "{format}: {cost}");
         assert!(row["cost_usd"].as_f64().unwrap() >= cost, "{format}: {row}");
+        let last = events.last().unwrap();
+        assert_eq!(
+            json!([
+                last["type"],
+                last["stop_reason"],
+                last["iterations"],
+                last["tool_calls"],
+                last["tools_used"],
+                last["result"],
+                row["model"]
+            ]),
+            json!(["session_end", "completed", 2, 2, ["echo", "fails"], "All well.", "test"]),
+            "{format}"
+        );
+        assert_eq!(row["tools_used"], last["tools_used"], "{format}");
+        assert!(last["usage"]["input_tokens"].as_u64().unwrap() > 14, "{format}: {last}");
         let requests = bench.requests.lock().unwrap();
         assert_eq!(requests.len(), 2, "{format}");
+        let prompt = of_type(&events, "system_prompt")[0]["text"].as_str().unwrap();
+        let last = prompt.trim_end().lines().last().unwrap();
+        let pointer = match format {
+            "anthropic" => "/system",
+            "openai" => "/instructions",
+            "gemini" => "/systemInstruction",
+            _ => "/messages/0",
+        };
+        let parts = |at: usize| (requests[at].pointer(pointer).unwrap(), &requests[at]["tools"]);
+        assert!(parts(0).0.to_string().contains(last), "{format}: {last}");
+        assert!(parts(0).1.to_string().contains("Prints"), "{format}");
+        assert_eq!(parts(0), parts(1), "{format}");
         let sent = requests[1].to_string();
         assert!(sent.contains("<tool_output ") && sent.contains("<a b>"), "{format}: {sent}");
+        assert_eq!(sent.contains("\"is_error\":true"), format == "anthropic", "{sent}");
         match format {
             "anthropic" => assert!(sent.contains("sig==") && sent.contains("\"cache_control\"")),
             "openai" => assert!(sent.contains("\"encrypted_content\":\"gAAA\"")),
-            "gemini" => assert!(sent.contains("sig==")),
+            "gemini" => {
+                assert!(sent.contains("sig==") && sent.contains("\"response\":{\"error\":"));
+            }
             _ => {}
         }
         assert!(!bench.place.everything().contains("k-secret"), "{format}");
+    }
+}
+
+/// Each family: its format, and its names of the shell and of the tool that edits files.
+const FAMILIES: [(&str, &str, &str); 3] = [
+    ("anthropic", "bash", "edit_file"),
+    ("openai", "shell", "apply_patch"),
+    ("gemini", "shell", "edit_file"),
+];
+
+/// Lets the job write files and run commands.
+fn allow_changes(bench: &Bench, editor: &str) {
+    let jobs = format!(
+        "version: 1\njobs:\n  - {{name: j, prompt: Look., double_confirmation: false, tools: {{write: [bash, write_file, {editor}]}}}}\n"
+    );
+    bench.place.write("jobs.yaml", &jobs);
+}
+
+/// Returns an answer of a family with these calls.
+fn asks(format: &str, calls: &[(&str, Value)]) -> Vec<String> {
+    let numbered = calls.iter().enumerate();
+    match format {
+        "anthropic" => {
+            let start = json!({"type": "message_start", "message": {"id": "msg_3", "content": [], "usage": {"input_tokens": 10, "output_tokens": 1}}});
+            let blocks = numbered.flat_map(|(at, (name, arguments))| {
+                [
+                    json!({"type": "content_block_start", "index": at, "content_block": {"type": "tool_use", "id": format!("toolu_{at}"), "name": name, "input": {}}}),
+                    json!({"type": "content_block_delta", "index": at, "delta": {"type": "input_json_delta", "partial_json": arguments.to_string()}}),
+                    json!({"type": "content_block_stop", "index": at}),
+                ]
+            });
+            let end = [
+                json!({"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 20}}),
+                json!({"type": "message_stop"}),
+            ];
+            events(&[start].into_iter().chain(blocks).chain(end).collect::<Vec<_>>())
+        }
+        "openai" => {
+            let items = numbered.map(|(at, (name, arguments))| json!({"type": "response.output_item.done", "output_index": at, "item": {"type": "function_call", "id": format!("fc_{at}"), "call_id": format!("call_{at}"), "name": name, "arguments": arguments.to_string(), "status": "completed"}}));
+            let end = json!({"type": "response.completed", "response": {"id": "resp_3", "status": "completed", "output": [], "usage": {"input_tokens": 10, "output_tokens": 20}}});
+            events(&items.chain([end]).collect::<Vec<_>>())
+        }
+        _ => {
+            let parts: Vec<Value> = calls
+                .iter()
+                .map(|(name, arguments)| json!({"functionCall": {"name": name, "args": arguments}}))
+                .collect();
+            events(&[
+                json!({"candidates": [{"content": {"role": "model", "parts": parts}, "finishReason": "STOP"}]}),
+            ])
+        }
+    }
+}
+
+/// The calls write, read and edit two files, run two commands and search.
+// conforms 003-5.4, 003-9.2b, 003-9.12a, 003-9.12b, 003-9.12c, 003-9.12d, 003-9.12e, 003-9.12f
+// conforms 003-9.12o
+#[test]
+fn each_family_edits_runs_and_searches() {
+    for (format, shell, editor) in FAMILIES {
+        let bench = bench(format);
+        allow_changes(&bench, editor);
+        let write =
+            |path: &str, text: &str| ("write_file", json!({"file_path": path, "content": text}));
+        let read = |path: &str| ("read_file", json!({"file_path": path}));
+        let edit = |path: &str, old: &str, new: &str| match editor {
+            "apply_patch" => {
+                let change = format!("*** Update File: {path}\n@@\n-{old}\n+{new}\n");
+                (editor, json!({"patch": format!("*** Begin Patch\n{change}*** End Patch\n")}))
+            }
+            _ => (editor, json!({"file_path": path, "old_string": old, "new_string": new})),
+        };
+        let run = |command: &str, ms: u64| (shell, json!({"command": command, "timeout_ms": ms}));
+        let grep = ("grep", json!({"pattern": "^2$"}));
+        let glob = ("glob", json!({"pattern": "*.txt"}));
+        let (code, row, events) = bench.run(&[
+            asks(format, &[write("a.txt", "one\n"), write("b.txt", "two\n")]),
+            asks(format, &[read("a.txt"), read("b.txt")]),
+            asks(format, &[edit("a.txt", "one", "1"), edit("b.txt", "two", "2")]),
+            asks(format, &[run("cat a.txt b.txt; exit 3", 20_000)]),
+            asks(format, &[run("echo begun; sleep 30", 1_000)]),
+            asks(format, &[grep, glob]),
+            text(format),
+        ]);
+        assert_eq!(code, 0, "{format}: {row}");
+        let requests = bench.requests.lock().unwrap();
+        let sent = requests.last().unwrap().to_string();
+        let ends = of_type(&events, "tool_call_end");
+        let of = |name: &str, nth: usize| {
+            let mut named = ends.iter().filter(|end| end["name"] == name);
+            (*named.nth(nth).unwrap()).clone()
+        };
+        let files = ["a.txt", "b.txt"].map(|name| {
+            std::fs::read_to_string(bench.place.state().join("workspace/j").join(name)).unwrap()
+        });
+        for name in ["write_file", editor] {
+            assert_eq!(of(name, 1)["is_error"], false, "{format}: {ends:#?}");
+        }
+        assert!(sent.contains("1 | one") && sent.contains("1 | two"), "{format}");
+        assert_eq!(files, ["1\n", "2\n"], "{format}");
+        let (ran, late) = (of("bash", 0), of("bash", 1));
+        assert_eq!(
+            (&ran["output"], &ran["exit_code"]),
+            (&json!("1\n2\n"), &json!(3)),
+            "{format}: {ran}"
+        );
+        assert_eq!(
+            (&late["output"], &late["error_kind"]),
+            (&json!("begun\n"), &json!("timeout")),
+            "{format}: {late}"
+        );
+        let note = "[ERROR: Command timed out after 1000ms. Partial output is shown above. You can retry with a longer timeout by setting the timeout_ms parameter.]";
+        assert!(sent.contains(note), "{format}: {late}");
+        assert_eq!(of("grep", 0)["output"], "b.txt:1: 2\n", "{format}");
+        let found = of("glob", 0)["output"].as_str().unwrap().to_owned();
+        assert!(found.contains("a.txt\n") && found.contains("b.txt\n"), "{format}: {found}");
+    }
+}
+
+// conforms 003-3.8b, 003-9.12h, 003-9.12i, 003-9.12m
+#[test]
+fn each_family_is_told_of_cut_outputs_and_of_loops() {
+    let rest = "  - {name: rest, description: Rests, category: read, cmd: sleep, args: ['1']}\n";
+    for (format, shell, editor) in FAMILIES {
+        let bench = bench(format);
+        allow_changes(&bench, editor);
+        bench.place.write("tools.yaml", &format!("{TOOLS}{rest}"));
+        let read = |path: &str| asks(format, &[("read_file", json!({"file_path": path}))]);
+        let command = json!({"command": "echo 1 > small; seq -f %040.0f 1900 > big"});
+        let mut answers = vec![
+            asks(format, &[(shell, command)]),
+            read("big"),
+            asks(format, &[("rest", json!({})), ("rest", json!({}))]),
+        ];
+        answers.extend(vec![read("small"); 10]);
+        answers.push(text(format));
+        let (code, row, events) = bench.run(&answers);
+        assert_eq!(code, 0, "{format}: {row}");
+        let requests = bench.requests.lock().unwrap();
+        let sent = requests.last().unwrap().to_string();
+        // The record has the whole file, the model its two ends.
+        let ends = of_type(&events, "tool_call_end");
+        let big = ends.iter().find(|end| end["name"] == "read_file").unwrap();
+        assert!(big["truncated"]["characters"].as_u64().unwrap() > 30_000, "{format}: {big}");
+        assert!(sent.contains("characters were removed from the middle"), "{format}");
+        assert!(sent.contains("1 | 0") && !sent.contains("1000 | 0"), "{format}");
+        let name = big["output_file"].as_str().unwrap();
+        let kept = bench.place.kept().into_iter().find(|path| path.ends_with(name)).unwrap();
+        assert!(std::fs::read_to_string(kept).unwrap().contains("1000 | 0"), "{format}");
+        // The second read of one response starts before the first one ends.
+        let rests = events.iter().filter(|event| event["name"] == "rest");
+        let kinds: Vec<&str> = rests.filter_map(|event| event["type"].as_str()).collect();
+        let calls: Vec<&&str> = kinds.iter().filter(|kind| kind.starts_with("tool_call")).collect();
+        assert_eq!(calls[..2], [&"tool_call_start"; 2], "{format}: {kinds:?}");
+        assert_eq!(of_type(&events, "loop_detection").len(), 1, "{format}");
+        assert!(sent.contains("Your last calls repeat without progress"), "{format}");
+    }
+}
+
+/// Each family gets the tools, the timeout and the prompt that its models were trained on.
+// conforms 003-3.5b, 003-3.6a, 003-9.2b, 003-9.2c, 003-9.4b, 003-9.8a
+#[test]
+fn each_family_is_offered_its_own_tools_and_prompt() {
+    let common = [
+        "echo",
+        "fails",
+        "glob",
+        "grep",
+        "read_file",
+        "todo_read",
+        "todo_write",
+        "web_fetch",
+        "web_search",
+        "write_file",
+    ];
+    let (anthropic, openai, gemini) = (
+        include_str!("../../src/config/profile/anthropic.md"),
+        include_str!("../../src/config/profile/openai.md"),
+        include_str!("../../src/config/profile/gemini.md"),
+    );
+    let own: [(&[&str], &str, &str); 3] = [
+        (&["list_directory"], "120 s", anthropic),
+        (&["list_dir"], "10 s", openai),
+        (&["list_dir", "read_many_files"], "10 s", gemini),
+    ];
+    for ((format, shell, editor), (own, timeout, prompt)) in FAMILIES.into_iter().zip(own) {
+        let bench = bench(format);
+        let config = std::fs::read_to_string(bench.place.config().join("config.yaml")).unwrap();
+        let web =
+            "security: {allowed_domains: [example.org]}\nweb_search: {api_key: k-web-search}\n";
+        bench.place.write("config.yaml", &format!("{config}{web}"));
+        allow_changes(&bench, editor);
+        let (code, row, events) = bench.run(&[text(format)]);
+        assert_eq!(code, 0, "{format}: {row}");
+        let requests = bench.requests.lock().unwrap();
+        let tools = &requests[0]["tools"];
+        let tools = list(tools.pointer("/0/functionDeclarations").unwrap_or(tools));
+        let mut names: Vec<&str> =
+            tools.iter().map(|tool| tool["name"].as_str().unwrap()).collect();
+        let mut expected = [&common[..], own, &[shell, editor]].concat();
+        names.sort_unstable();
+        expected.sort_unstable();
+        assert_eq!(names, expected, "{format}");
+        let tool = tools.iter().find(|tool| tool["name"] == shell).unwrap();
+        let about = tool["description"].as_str().unwrap();
+        assert!(about.ends_with(&format!("The default timeout is {timeout}.")), "{about}");
+        let said = of_type(&events, "system_prompt")[0]["text"].as_str().unwrap();
+        assert!(said.starts_with(prompt), "{format}: {said}");
     }
 }
 
@@ -465,6 +726,7 @@ fn a_stream_that_is_cut_at_any_piece_runs_nothing() {
     }
 }
 
+// conforms 003-B8
 #[test]
 fn a_fallback_stands_in_for_a_model_that_is_unavailable() {
     let (first, second) = (bench("openai_chat"), bench("anthropic"));
@@ -473,7 +735,7 @@ fn a_fallback_stands_in_for_a_model_that_is_unavailable() {
         "default_model: m
 models:
   m: {{provider: openai_chat, model: test, api_key: k-secret, base_url: 'http://{}/v1', max_retries: 0, fallback: [down, n]}}
-  down: {{provider: openai_chat, model: test, base_url: 'http://127.0.0.1:9/v1', max_retries: 0}}
+  down: {{provider: openai_chat, model: test, base_url: 'http://127.0.0.1:9/v1', max_retries: 1}}
   n: {{provider: anthropic, model: test, api_key: k-secret, base_url: 'http://{}/v1', max_retries: 0}}
 ",
         address(&first),
@@ -487,7 +749,9 @@ models:
     assert_eq!((code, &row["result"]), (0, &json!("All well.")), "{row}");
     let warnings = of_type(&events, "warning");
     let codes: Vec<&Value> = warnings.iter().map(|warning| &warning["code"]).collect();
-    assert_eq!(codes, ["model_fallback", "model_fallback"], "{warnings:?}");
+    assert_eq!(codes, ["model_fallback", "model_retry", "model_fallback"], "{warnings:?}");
+    let retried = warnings[1]["message"].as_str().unwrap();
+    assert!(retried.starts_with("network: no connection"), "{retried}");
     assert_eq!(second.requests.lock().unwrap().len(), 1);
     assert_eq!(row["cost_usd"], Value::Null, "the answering model has no price");
 }
@@ -569,6 +833,20 @@ fn run_at(server: &Served, format: &str, keys: &str) -> (i32, Value) {
     let place = Place::new(&[("config.yaml", &config), ("tools.yaml", TOOLS), ("jobs.yaml", jobs)]);
     let done = place.dutyd(&["-o", "json", "run", "j"]);
     (done.code, serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}")))
+}
+
+// conforms 003-3.5d
+#[test]
+fn headers_of_the_operator_go_along() {
+    let seen: Arc<Mutex<Vec<String>>> = Arc::default();
+    let kept = seen.clone();
+    let server = serve_on_loopback(Router::new().fallback(move |headers: HeaderMap| async move {
+        let beta = headers.get("anthropic-beta").and_then(|value| value.to_str().ok());
+        kept.lock().unwrap().push(beta.unwrap_or_default().to_owned());
+        ""
+    }));
+    run_at(&server, "anthropic", "max_retries: 0, headers: {anthropic-beta: context-1m}");
+    assert_eq!(seen.lock().unwrap()[0], "context-1m");
 }
 
 #[test]

@@ -164,6 +164,7 @@ fn a_refused_parameter_costs_one_request_and_is_remembered() {
     }
 }
 
+// conforms 003-2.7a
 #[test]
 fn each_refused_parameter_is_dropped_once_and_then_the_error_stays() {
     let job = "double_confirmation: false, allow_no_calls: true";
@@ -271,6 +272,7 @@ fn an_answer_that_was_cut_off_is_asked_for_once_more_with_a_larger_limit() {
     }
 }
 
+// conforms 003-2.7a
 #[test]
 fn the_limit_by_default_leaves_room_for_reasoning() {
     let provider = Provider::new(|_, _| (200, says("anthropic", "All is well.")));
@@ -294,6 +296,7 @@ fn the_limit_by_default_leaves_room_for_reasoning() {
 }
 
 /// What a run of each kind makes of calls that did not work, and of none.
+// conforms 004-3a
 #[test]
 fn a_run_in_which_no_call_worked_is_not_green() {
     let script =
@@ -318,6 +321,9 @@ fn a_run_in_which_no_call_worked_is_not_green() {
             let done = place.dutyd(&[&["-o", "json", "run", "j"], arguments].concat());
             let run: Value =
                 serde_json::from_str(&done.stdout).unwrap_or_else(|_| panic!("{done:?}"));
+            if job == "tools: {read: []}" && steps.is_empty() {
+                assert_eq!(run["iterations"], 1, "a run without tools is not asked to confirm");
+            }
             run["stop_reason"].as_str().unwrap().to_owned()
         };
         assert_eq!(run("double_confirmation: true", &[]), expected, "{steps}");
@@ -538,7 +544,7 @@ fn run_of_two_calls(
     provider.requests()
 }
 
-// conforms 003-9.7a
+// conforms 003-2.7a, 003-3.4b, 003-9.7a, 003-9.7c
 #[test]
 fn each_family_is_asked_by_its_rules() {
     let last_is_user = |request: &Value| {
@@ -579,6 +585,15 @@ fn each_family_is_asked_by_its_rules() {
             }
         });
     }
+    for effort in ["low", "medium", "high", "xhigh"] {
+        let model = format!("model: gpt-5.5, reasoning_effort: {effort}");
+        run_of_two_calls(("openai", &model), calls("openai", "look"), move |request| {
+            (request["reasoning"]["effort"] != effort).then_some("the test wants this effort")
+        });
+    }
+    run_of_two_calls(("openai", "model: gpt-5.5"), calls("openai", "look"), |request| {
+        (!request["reasoning"]["effort"].is_null()).then_some("the test wants no effort")
+    });
     run_of_two_calls(("openai", "model: gpt-4o"), calls("openai", "look"), |request| {
         request.get("reasoning").map(|_| "Unsupported parameter: 'reasoning'")
     });

@@ -212,7 +212,7 @@ fn status_says_what_a_reload_cannot_change() {
     assert!(told.contains("telemetry"), "{status}");
 }
 
-// conforms 000-5.1c, 001-L3
+// conforms 000-5.1c, 001-L3, 003-2.9c
 #[test]
 fn text_is_shown_while_it_comes() {
     let place = place();
@@ -245,6 +245,7 @@ fn text_is_shown_while_it_comes() {
         }
         assert!(run.wait().unwrap().success(), "{seen:?}");
         assert_eq!(deltas, "done", "{seen:?}");
+        assert!(seen.concat().contains(r#""type":"assistant_text_start""#), "{seen:?}");
     }
 }
 

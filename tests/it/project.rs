@@ -47,12 +47,15 @@ fn of<'a>(events: &'a [Value], kind: &str) -> Vec<&'a Value> {
     events.iter().filter(|event| event["type"] == kind).collect()
 }
 
-// conforms 003-9.8d, 003-9.8f
+// conforms 003-6.4, 003-9.1a, 003-9.8b, 003-9.8d, 003-9.8f
 #[test]
 fn a_model_is_told_of_the_repository_and_its_documents() {
     let temp = tempfile::tempdir().unwrap();
     let (root, deep) = (temp.path(), temp.path().join("web"));
     git(root, &["init", "-q"]);
+    for n in 1..=7 {
+        git(root, &["commit", "-q", "--allow-empty", "-m", &format!("older {n}")]);
+    }
     std::fs::create_dir(&deep).unwrap();
     std::fs::write(root.join("AGENTS.md"), "Use tabs.").unwrap();
     std::fs::write(deep.join("CLAUDE.md"), "Ask the router.").unwrap();
@@ -70,6 +73,10 @@ fn a_model_is_told_of_the_repository_and_its_documents() {
         "untracked files: 1",
         "Use tabs, always.",
         "Ask the router.",
+        &format!("\nworking directory: {}\n", deep.canonicalize().unwrap().display()),
+        "\nplatform: Linux ",
+        "\ndate: ",
+        "\nmodel: m\n",
     ] {
         assert!(prompt.contains(words), "{words} is not in:\n{prompt}");
     }
@@ -77,6 +84,7 @@ fn a_model_is_told_of_the_repository_and_its_documents() {
     let inputs = of(&events, "user_input");
     let words = inputs[0]["text"].as_str().unwrap();
     assert!(words.contains("branch: main") && words.contains("the first one"), "{words}");
+    assert!(words.contains("older 4") && !words.contains("older 3"), "{words}");
 }
 
 // proves LLM-1

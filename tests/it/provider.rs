@@ -129,7 +129,8 @@ fn run(job: &str, answers: Vec<Answer>) -> (i32, Value, Vec<Value>) {
     (done.code, row, requests)
 }
 
-// conforms 000-5.1e, 001-L6, 003-9.3a, 003-9.11a, 004-T6, 004-T8
+// conforms 000-5.1e, 000-S5.2, 000-S5.3, 000-6.1b, 000-S6.1, 000-S6.7, 001-L6, 001-X5, 003-3.7
+// conforms 003-3.8b, 003-9.3a, 003-9.11a, 004-C4, 004-C9b, 004-C14, 004-T6, 004-T8
 #[test]
 fn declared_tools_are_called_and_their_results_given_back() {
     let answers = vec![
@@ -154,6 +155,11 @@ fn declared_tools_are_called_and_their_results_given_back() {
         ["echo", "fails", "find", "grep", "ls", "read", "slow", "todoread", "todowrite"],
         "the model must not see tools that the job can never use"
     );
+    let echo = &requests[0]["tools"][0]["function"]["parameters"];
+    assert_eq!(
+        (&echo["required"], &echo["properties"]["x"]["type"], &echo["additionalProperties"]),
+        (&json!(["x"]), &json!("string"), &json!(false))
+    );
     let read = &requests[0]["tools"][5]["function"]["parameters"];
     assert_eq!(
         (&read["required"], &read["properties"]["file_path"]),
@@ -173,6 +179,18 @@ fn declared_tools_are_called_and_their_results_given_back() {
     assert!(row["usage"]["input_tokens"].as_u64().unwrap() > 0);
 }
 
+// conforms 001-X6
+#[test]
+fn a_reply_that_was_cut_off_is_not_sent_back() {
+    let cut = say("half an answer")[..1].to_vec();
+    let answers = vec![Answer::Cut(cut), Answer::Chunks(say("done"))];
+    let (code, row, requests) = run("description: x", answers);
+    assert_eq!((code, &row["result"]), (0, &json!("done")), "{row}");
+    assert_eq!(requests.len(), 2);
+    assert_eq!(requests[0]["messages"], requests[1]["messages"]);
+}
+
+// conforms 000-5.1a
 #[test]
 fn every_stop_reason_has_its_exit_code() {
     let looks = |count: usize| {
@@ -260,6 +278,7 @@ fn an_answer_that_the_operator_must_know_of_is_told() {
     assert!(row["error"].as_str().unwrap().contains("/v1/chat/completions: HTTP 404"), "{row}");
 }
 
+// conforms 004-T22
 #[test]
 fn reasoning_that_came_as_text_is_not_in_the_result_and_goes_back_as_it_came() {
     let text = "<think>\nI look at the disks first.\n</think>\n\n{\"status\":\"failed\",\"summary\":\"full\"}";

@@ -26,6 +26,7 @@ fn recalled(events: &[Value]) -> Option<&str> {
     found.map(|event| event["text"].as_str().unwrap())
 }
 
+// conforms 004-1.1c
 #[test]
 fn the_newest_and_the_best_matching_results_precede_the_task() {
     let place = Place::new(&[("config.yaml", CONFIG), ("jobs.yaml", JOBS)]);

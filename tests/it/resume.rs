@@ -254,6 +254,7 @@ fn a_read_call_that_was_cut_off_is_made_again() {
     drop(daemon);
 }
 
+// conforms 003-B14
 #[test]
 fn a_stop_suspends_a_run_until_the_next_start() {
     let place = place("look", "7303.OWN", "description: d");

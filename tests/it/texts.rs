@@ -142,6 +142,7 @@ fn events(shown: &Value, kind: &str) -> Vec<Value> {
     events.filter(|event| event["type"] == kind).cloned().collect()
 }
 
+// conforms 001-L7, 003-2.6a, 003-2.6b, 003-9.6a, 003-9.6b
 #[test]
 fn a_run_takes_steering_with_its_next_request_and_a_follow_up_after_its_answer() {
     let bench = Bench::new();
@@ -209,6 +210,7 @@ fn a_kill_right_after_a_text_changes_nothing_of_what_the_model_sees() {
     drop(daemon);
 }
 
+// conforms 001-X3
 #[test]
 fn calls_that_have_not_started_are_skipped() {
     let bench = Bench::new();

@@ -140,6 +140,7 @@ fn fetch(place: &Place, url: &str, more: Value) -> Value {
     place.json(&["call", "web_fetch", "--json", &arguments.to_string()])
 }
 
+// conforms 001-T11a, 001-T11b
 #[test]
 fn a_page_is_fetched_in_the_form_that_is_asked_for() {
     let (server, _) = hostile_server();
@@ -169,6 +170,21 @@ fn a_page_is_fetched_in_the_form_that_is_asked_for() {
     assert_eq!(
         get("/png", json!({})),
         "tool [ERROR: This is not text but application/zip, 10 bytes.]"
+    );
+    let url = format!("http://{}/picture", server.address);
+    let steps = format!(
+        "steps: [{{call: {{tool: web_fetch, args: {{url: \"{url}\"}}}}}}, {{say: done}}, {{say: done}}]\n"
+    );
+    place.write("script.yaml", &steps);
+    assert_eq!(place.dutyd(&["run", "j"]).code, 0);
+    let shown = place.json(&["show", "last"]);
+    let mut events = shown["events"].as_array().unwrap().iter();
+    let end = events.find(|event| event["type"] == "tool_call_end").unwrap();
+    let picture = &end["images"][0];
+    assert_eq!(
+        (&picture["media_type"], &picture["width"], &picture["height"]),
+        (&json!("image/png"), &json!(4), &json!(3)),
+        "{end}"
     );
 }
 
@@ -230,6 +246,7 @@ fn converters(place: &Place) -> usize {
 }
 
 // proves NET-5
+// conforms 001-T11a
 #[test]
 fn large_and_slow_answers_end() {
     let (server, _) = hostile_server();
@@ -251,10 +268,17 @@ fn large_and_slow_answers_end() {
     }
     assert_eq!(converters(&place), 0);
     // A page that cannot be converted is still available as HTML.
-    let url = format!("http://{}/deep", server.address);
-    assert_eq!(fetch(&place, &url, json!({"format": "html"}))["is_error"], false);
+    let url = |path: &str| format!("http://{}{path}", server.address);
+    assert_eq!(fetch(&place, &url("/deep"), json!({"format": "html"}))["is_error"], false);
+    let large = fetch(&place, &url("/endless"), json!({}));
+    assert!(large["output"].as_str().unwrap().contains("larger than 5242880 bytes"), "{large}");
+    let long = fetch(&place, &url("/page"), json!({"timeout": 121}));
+    assert_eq!(long["error_kind"], "invalid_arguments", "{long}");
+    let slow = fetch(&place, &url("/drip"), json!({}));
+    assert!(slow["output"].as_str().unwrap().contains("within 30 s"), "{slow}");
 }
 
+// conforms 001-O3
 #[test]
 fn the_operator_limits_the_size_of_a_response() {
     let (server, _) = hostile_server();
@@ -268,6 +292,11 @@ fn the_operator_limits_the_size_of_a_response() {
     let large = fetch(&place, &url("/deep"), json!({"format": "html"}));
     assert_eq!(large["error_kind"], "limit", "{large}");
     assert!(large["output"].as_str().unwrap().contains("larger than 1024 bytes"), "{large}");
+    let config = std::fs::read_to_string(place.config().join("config.yaml")).unwrap();
+    place.write("config.yaml", &config.replace("max_bytes: 1KiB", "timeout: 1s"));
+    let slow = fetch(&place, &url("/drip"), json!({}));
+    assert_eq!(slow["error_kind"], "timeout", "{slow}");
+    assert!(slow["output"].as_str().unwrap().contains("within 1 s"), "{slow}");
 }
 
 // proves NET-6
@@ -285,6 +314,7 @@ fn nothing_goes_along_with_a_request() {
     }
 }
 
+// conforms 001-D6
 #[test]
 fn a_job_opens_hosts_of_its_own_and_the_record_says_what_came() {
     let (server, _) = hostile_server();
@@ -317,6 +347,7 @@ fn a_job_opens_hosts_of_its_own_and_the_record_says_what_came() {
     assert_eq!(end["url"], url);
 }
 
+// conforms 001-T10a, 001-O2, 001-D5
 #[test]
 fn a_search_asks_the_service_that_there_is_a_key_for() {
     let answer = |headers: HeaderMap, body: axum::Json<Value>| async move {
@@ -356,6 +387,23 @@ fn a_search_asks_the_service_that_there_is_a_key_for() {
         "\"type\":\"auto\"",
         "\"maxCharacters\":5000",
         "\"livecrawl\":\"fallback\"",
+    ] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let found_by_default = place.json(&["call", "web_search", "query=rust"]);
+    let text = found_by_default["output"].as_str().unwrap();
+    for part in ["\"numResults\":8", "\"maxCharacters\":1250"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let asked = json!({"query": "rust", "num_results": 4, "type": "deep", "livecrawl": "preferred", "context_max_characters": 40_000});
+    let found_as_asked = place.json(&["call", "web_search", "--json", &asked.to_string()]);
+    let text = found_as_asked["output"].as_str().unwrap();
+    for part in [
+        "\"query\":\"rust\"",
+        "\"numResults\":4",
+        "\"type\":\"deep\"",
+        "\"livecrawl\":\"preferred\"",
+        "\"maxCharacters\":10000",
     ] {
         assert!(text.contains(part), "{part}: {text}");
     }

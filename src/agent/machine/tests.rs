@@ -299,7 +299,8 @@ fn shown_action(action: &Action) -> String {
     }
 }
 
-// conforms 000-5.1d, 003-5.5, 003-9.1c, 004-T1, 004-T13
+// conforms 000-5.1a, 000-5.1d, 000-S5.1, 001-X1, 003-2.9i, 003-5.5, 003-9.1c, 003-9.3c, 004-C18a
+// conforms 004-C18b, 004-C18c, 004-8.4, 004-T1, 004-T12, 004-T13, 004-T26
 #[test]
 fn each_table_is_followed() {
     let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/machine");
@@ -333,6 +334,27 @@ fn each_table_is_followed() {
         }
     }
     assert!(wrong.is_empty() && count > 20, "{count} tables\n{}", wrong.join("\n"));
+}
+
+// conforms 003-2.4a, 003-9.6c
+#[test]
+fn each_part_of_a_run_is_a_turn_of_its_kind() {
+    let setup = Setup { loop_window: Some(2), ..Setup::default() };
+    let mut machine = machine(&setup);
+    machine.step(Input::Submit("look".into(), InputSource::Job));
+    let calls = json!({"reply": {"text": "I look.", "calls": [["look"], ["look"]]}});
+    let Action::RunCalls(asked) = machine.step(input(&calls, &setup, &[])).action else {
+        unreachable!()
+    };
+    machine.step(input(&json!({"results": ["ok", "ok"]}), &setup, &asked));
+    let [Turn::User(_), Turn::Assistant(turn), Turn::ToolResults(results), Turn::Steering(_)] =
+        machine.history()
+    else {
+        panic!("{:?}", machine.history())
+    };
+    assert_eq!((turn.text.as_str(), turn.tool_calls.len(), results.len()), ("I look.", 2, 2));
+    machine.step(Input::Steer("wait".into()));
+    assert_eq!(machine.history().last(), Some(&Turn::Steering("wait".into())));
 }
 
 #[test]

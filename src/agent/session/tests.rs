@@ -336,7 +336,8 @@ impl Bench {
     }
 }
 
-// conforms 001-L4, 004-T11, 004-T15, 004-T17
+// conforms 001-L2, 001-L4, 003-2.9b, 003-2.9d, 003-2.9e, 004-1.8a, 004-1.8c, 004-C8, 004-C9b
+// conforms 004-C18a, 004-C18d, 004-T11, 004-T15, 004-T17, 004-T18
 #[tokio::test]
 async fn a_run_is_recorded_in_the_order_in_which_it_happens() {
     let bench = Bench { confirm: true, ..Bench::default() };
@@ -360,12 +361,24 @@ async fn a_run_is_recorded_in_the_order_in_which_it_happens() {
             "processing_end"
         ]
     );
-    assert_eq!(bench.all("user_input")[1]["source"], "confirmation");
+    let asked = &bench.all("user_input")[1];
+    assert_eq!(asked["source"], "confirmation");
+    let text = asked["text"].as_str().unwrap();
+    for words in [
+        "every part of the task is done",
+        "the tool results support each claim",
+        "keep working",
+        "restate the final answer",
+    ] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
     assert_eq!((result.counters.iterations, result.counters.spent.calls), (3, 1));
+    assert_eq!(result.counters.tools_used, std::collections::BTreeSet::from(["look".to_owned()]));
+    assert!(result.counters.usage.total() > 0);
 }
 
 // proves POL-3, POL-9, ARG-15, LLM-6
-// conforms 003-9.3b, 003-B6, 003-B7, 004-T7, 004-T10
+// conforms 003-2.9e, 003-3.8b, 003-9.3b, 003-B6, 003-B7, 004-1.8c, 004-C7b, 004-T7, 004-T10
 #[tokio::test]
 async fn every_call_has_its_one_result() {
     let bench = Bench::default();
@@ -437,7 +450,8 @@ async fn reads_run_together_and_writes_alone() {
 }
 
 // proves LLM-4
-// conforms 000-5.1f, 002-2, 003-9.1d, 003-9.1g, 004-T3, 004-T4, 004-T5
+// conforms 000-5.1f, 000-S5.7, 002-2, 003-2.2f, 003-2.8, 003-2.9d, 003-2.9h, 003-9.1d, 003-9.1g
+// conforms 004-1.6c, 004-C9a, 004-C9c, 004-T3, 004-T4, 004-T5
 #[tokio::test]
 async fn every_limit_has_its_own_stop_reason() {
     let check = |limits: Limits,
@@ -519,7 +533,7 @@ async fn a_cut_call_is_not_run_and_a_whole_one_beside_it_is() {
     );
 }
 
-// conforms 003-9.11c, 003-B9
+// conforms 001-X4, 003-2.8, 003-9.11b, 003-9.11c, 003-B8, 003-B9, 004-1.1e
 #[tokio::test(start_paused = true)]
 async fn failures_of_the_model_are_retried_or_end_the_run() {
     for (script, expected, retries) in [
@@ -531,6 +545,11 @@ async fn failures_of_the_model_are_retried_or_end_the_run() {
         (
             vec![fail(ErrorClass::Server), fail(ErrorClass::Server), fail(ErrorClass::Server)],
             StopReason::ProviderUnavailable,
+            2,
+        ),
+        (
+            vec![fail(ErrorClass::Network), fail(ErrorClass::Timeout), say("ok")],
+            StopReason::Completed,
             2,
         ),
         (vec![fail(ErrorClass::QuotaExhausted)], StopReason::ProviderUnavailable, 0),
@@ -584,6 +603,7 @@ async fn a_server_that_loads_its_model_is_awaited_with_one_warning() {
 /// If the whole pause were random, the second pause of one run in four would be shorter than the
 /// first.
 // proves PROV-1
+// conforms 003-9.11b
 #[tokio::test(start_paused = true)]
 async fn a_provider_in_trouble_is_given_more_time_with_each_retry() {
     for _ in 0..100 {
@@ -690,6 +710,7 @@ async fn a_limit_of_cost_ends_a_run_before_the_request_that_passes_it() {
     assert_eq!(result.end.stop_reason, StopReason::BudgetExceeded, "{:?}", result.counters);
 }
 
+// conforms 000-5.1b, 000-S5.5, 000-S5.8, 001-X4, 003-2.8, 003-9.11e, 003-B12, 004-1.6c, 004-C9c
 #[tokio::test(start_paused = true)]
 async fn a_stop_ends_whatever_is_going_on() {
     let bench = Bench::default();
@@ -706,6 +727,19 @@ async fn a_stop_ends_whatever_is_going_on() {
         bench.all("tool_call_end").iter().map(|e| e["error_kind"].clone()).collect();
     assert_eq!(kinds, ["interrupted", "skipped"]);
     assert_eq!(bench.all("turn_limit")[0]["limit"], "max_duration");
+
+    // A model that never answers, and a call that sleeps.
+    for script in [vec![], vec![call(&[("change", "{\"s\":100}")])]] {
+        let bench = Bench::default();
+        let cancel = async {
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            bench.stop.send_replace(Some(StopReason::Cancelled.into()));
+        };
+        let started = Instant::now();
+        let (result, ()) = tokio::join!(bench.run(script), cancel);
+        assert_eq!(result.end.stop_reason, StopReason::Cancelled);
+        assert_eq!(started.elapsed().as_secs(), 3);
+    }
 }
 
 // proves LOG-6
@@ -733,6 +767,7 @@ async fn an_empty_answer_and_a_refusal_are_said() {
     assert_eq!(Bench::default().run(vec![Ok(refused)]).await.end.stop_reason, StopReason::Refused);
 }
 
+// conforms 003-2.9g
 #[tokio::test]
 async fn budgets_are_told_once_at_eighty_percent() {
     let bench = Bench { limits: Limits { max_iterations: 5, ..limits() }, ..Bench::default() };
@@ -745,7 +780,7 @@ async fn budgets_are_told_once_at_eighty_percent() {
 }
 
 // proves WEB-8
-// conforms 002-18
+// conforms 002-9, 002-18
 #[tokio::test(start_paused = true)]
 async fn a_person_is_asked_and_nobody_is_no() {
     for (approver, planned, expected) in [
@@ -759,7 +794,10 @@ async fn a_person_is_asked_and_nobody_is_no() {
             ..crate::config::Approval::default()
         };
         let bench = Bench { approver, approve: true, approval, ..Bench::default() };
+        let started = Instant::now();
         let result = bench.run(vec![call(&[("change", "{}")]), say("done")]).await;
+        let waited = if approver == Person::IsAway { 60 } else { 0 };
+        assert_eq!(started.elapsed().as_secs(), waited, "{approver:?}");
         let events = bench.record.events.lock().unwrap().clone();
         let of = |kind: &str| events.iter().find(|event| event["type"] == kind);
         assert_eq!(of("policy_decision").unwrap()["decision"], "ask");

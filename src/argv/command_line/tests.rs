@@ -49,6 +49,7 @@ fn get() -> CommandLine {
     .unwrap()
 }
 
+// conforms 000-6.3e
 #[test]
 fn optional_arguments_come_after_args_in_the_order_of_the_file() {
     assert_eq!(args(&get(), json!({"resource": "pods"})), ["get", "pods"]);
@@ -95,6 +96,7 @@ fn a_value_never_becomes_an_option() {
 }
 
 // proves ARG-2, ARG-3
+// conforms 000-6.3d
 #[test]
 fn one_element_is_one_argument() {
     let command = command(
@@ -167,6 +169,19 @@ fn sizes_are_bounded() {
 }
 
 // proves ARG-8, ARG-9, ARG-10
+// conforms 000-6.3f, 000-S6.9
+#[test]
+fn a_value_that_its_schema_rejects_is_not_put_into_an_argument() {
+    refused(&get(), json!({"resource": "nodes"}), "not valid");
+    refused(&get(), json!({"resource": "pods; rm -rf ~"}), "not valid");
+    let x = json!({"type": "string", "pattern": "^[a-z]+$", "maxLength": 3});
+    let bounded = command(json!({"args": ["{{x}}"], "parameters": {"x": x}})).unwrap();
+    assert_eq!(args(&bounded, json!({"x": "abc"})), ["abc"]);
+    for wrong in ["abcd", "a b", "a;b"] {
+        refused(&bounded, json!({ "x": wrong }), "not valid");
+    }
+}
+
 #[test]
 fn types_are_not_bent() {
     let numbers = command(json!({"args": ["{{n}}", "{{f}}", "{{b}}"], "parameters": {

@@ -36,6 +36,7 @@ const CONFIG: &str = "models:
   main: {provider: openai_chat, model: m, base_url: 'http://127.0.0.1:1/v1'}
 ";
 
+// conforms 000-5.1a, 000-6.4d, 003-2.2f, 004-1.6f, 004-C7a, 004-C7c
 #[test]
 fn a_small_configuration_has_its_defaults() {
     let loaded = load_texts(&[
@@ -59,6 +60,8 @@ fn a_small_configuration_has_its_defaults() {
         (a.limits.max_iterations, a.limits.max_tool_calls, a.loop_window),
         (20, 200, Some(10))
     );
+    assert_eq!((a.limits.max_files_modified, a.limits.max_lines_changed), (50, 5000));
+    assert_eq!((a.limits.max_duration.as_secs(), a.limits.tool_timeout.as_secs()), (60 * 60, 120));
     assert!(a.double_confirmation && a.enabled);
     assert_eq!(config.model_of(a).unwrap().name, "main");
     let b = &config.jobs["b"];
@@ -68,6 +71,7 @@ fn a_small_configuration_has_its_defaults() {
 }
 
 // proves CFG-3, POL-4, POL-8, CRON-7
+// conforms 000-6.3g, 004-1.6f
 #[test]
 fn ten_mistakes_are_ten_errors_each_with_its_place() {
     let loaded = load_texts(&[

@@ -88,6 +88,7 @@ fn everyday_commands_are_plain() {
 }
 
 // proves SH-2, SH-4
+// conforms 000-6.4c, 000-S6.5
 #[test]
 fn blocked_commands_are_found_wherever_they_hide() {
     check(
@@ -158,8 +159,11 @@ fn blocked_commands_are_found_wherever_they_hide() {
             "kubectl exec web-1 -- rm x",
             "sudo ls",
             "dd if=a of=b",
+            "mkfs /dev/sda1",
             "mkfs.ext4 /dev/sda1",
             "shutdown -h now",
+            "reboot",
+            "/sbin/reboot -f",
             "chmod 777 x",
             "chmod 0777 x",
             "chmod a+rwx x",

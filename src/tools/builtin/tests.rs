@@ -81,7 +81,7 @@ fn every_declared_tool_is_built() {
     assert_eq!(Builtin::all().count(), KINDS.len() + 3);
 }
 
-// conforms 003-3.3a, 003-B1
+// conforms 001-T1a, 003-3.3a, 003-3.6a, 003-B1
 #[test]
 fn lines_are_read_with_their_numbers() {
     let temp = tempfile::tempdir().unwrap();
@@ -118,9 +118,16 @@ fn lines_are_read_with_their_numbers() {
     let many = text(&ctx, "read_many_files", json!({"paths": ["cr", "missing", "odd"]}));
     assert!(many.starts_with("==> cr <==\n1 | one\n2 | two\n\n==> missing <==\n["), "{many}");
     assert!(text(&ctx, "read_many_files", json!({"paths": ["nope"]})).starts_with("not_found"));
+    std::fs::write(temp.path().join("wide"), "x".repeat(60_000)).unwrap();
+    let kind = KINDS.iter().find(|kind| kind.name == "read_file").unwrap();
+    let call_id = crate::domain::CallId::parse("c").unwrap();
+    let context = CallContext { call_id, cancel: CancellationToken::new(), lines_left: u64::MAX };
+    let wide = call(&ctx, "read_file", json!({"file_path": "wide"})).unwrap();
+    let shown = collected(&ctx, &context, kind.name, kind.view, wide);
+    assert_eq!(shown.truncated.unwrap().characters, 10_004, "the number of the line counts too");
 }
 
-// conforms 001-T3c, 001-T4, 003-3.3b, 003-3.3c, 003-B2
+// conforms 000-6.2c, 001-T3a, 001-T3b, 001-T3c, 001-T4, 003-3.3b, 003-3.3c, 003-B2
 #[test]
 fn files_are_written_and_edited() {
     let temp = tempfile::tempdir().unwrap();
@@ -150,10 +157,17 @@ fn files_are_written_and_edited() {
     std::fs::write(temp.path().join("d/a"), "say “hi” – now\nnext\n").unwrap();
     edit("say \"hi\" - now", "said", false).unwrap();
     assert_eq!(file("d/a"), "said\nnext\n");
+    std::fs::write(temp.path().join("d/a"), "one\u{a0}two\u{2009}three").unwrap();
+    edit("one two three", "said", false).unwrap();
+    assert_eq!(file("d/a"), "said");
     assert_eq!(
         call(&ctx, "write_file", json!({"file_path": "closed/x", "content": ""})).unwrap_err().kind,
         ErrorKind::Denied
     );
+    for outside in ["../x", "/etc/dutyd-new"] {
+        let refused = call(&ctx, "write_file", json!({"file_path": outside, "content": ""}));
+        assert_eq!(refused.unwrap_err().kind, ErrorKind::Denied, "{outside}");
+    }
 }
 
 /// Returns every file below `directory` with its bytes.
@@ -174,6 +188,7 @@ fn tree(directory: &Path) -> std::collections::BTreeMap<String, Vec<u8>> {
     found
 }
 
+// conforms 003-A
 #[test]
 fn recorded_patches_give_the_expected_tree() {
     let fixtures = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/apply_patch");
@@ -248,6 +263,7 @@ fn patch_paths(patch: &str) -> Vec<String> {
 }
 
 // proves FS-8, FS-9
+// conforms 000-6.2d, 001-T7, 001-D3, 003-3.6a
 #[test]
 fn directories_are_listed_sorted_and_escaped() {
     use std::os::unix::ffi::OsStrExt as _;
@@ -267,6 +283,10 @@ fn directories_are_listed_sorted_and_escaped() {
     assert_eq!(cut.details["entry_limit_reached"], 2);
     assert!(text(&ctx, "list_directory", json!({"path": "closed"})).starts_with("denied"));
     assert!(text(&ctx, "list_directory", json!({"path": ".hidden"})).contains("use read_file"));
+    for outside in ["..", "/etc", "link"] {
+        let refused = text(&ctx, "list_directory", json!({"path": outside}));
+        assert!(refused.starts_with("denied"), "{outside}: {refused}");
+    }
 }
 
 // proves SEC-2
@@ -361,6 +381,7 @@ fn peak_kib() -> u64 {
 }
 
 // proves FS-2, FS-4, FS-8
+// conforms 001-T5a, 001-T5b, 001-D3
 #[test]
 fn contents_and_names_are_searched() {
     let temp = tempfile::tempdir().unwrap();
@@ -402,7 +423,8 @@ fn contents_and_names_are_searched() {
         "{all}"
     );
     let long = all.lines().find(|line| line.starts_with("long:1: ")).unwrap();
-    assert!(long.chars().count() < 520 && long.ends_with('…'));
+    assert_eq!(long.chars().count(), "long:1: ".len() + 501, "500 characters and the dots");
+    assert!(long.ends_with('…'));
     assert_eq!(
         grep(json!({"pattern": "TODO", "path": "src/a.rs", "context": 1})),
         "src/a.rs-1- fn main() {}\nsrc/a.rs:2: // TODO one\nsrc/a.rs-3- last\n"
@@ -423,9 +445,13 @@ fn contents_and_names_are_searched() {
     assert_eq!(glob(json!({"pattern": "**/*.txt"})), "src/b.txt\n");
     assert_eq!(glob(json!({"pattern": "*.none"})), "[no file matches]");
     assert!(glob(json!({"pattern": "[", "path": "src"})).starts_with("invalid_arguments"));
+    let cut = call(&ctx, "grep", json!({"pattern": "x{9}"})).unwrap();
+    assert_eq!(cut.details["lines_truncated"], 1);
+    let limited = call(&ctx, "glob", json!({"pattern": "src/*.{rs,txt}", "limit": 1})).unwrap();
+    assert_eq!(limited.details["match_limit_reached"], 1);
 }
 
-// conforms 003-3.3g
+// conforms 001-T6a, 003-3.3g
 #[test]
 fn of_too_many_names_the_newest_stay_in_view() {
     let temp = tempfile::tempdir().unwrap();
@@ -451,6 +477,44 @@ fn of_too_many_names_the_newest_stay_in_view() {
     assert_eq!(output.digest.unwrap(), hex::encode(Sha256::digest(&whole)));
 }
 
+// conforms 001-T5a, 001-T6a, 001-T7, 003-3.3f
+#[test]
+fn without_a_limit_a_search_has_its_default() {
+    let temp = tempfile::tempdir().unwrap();
+    let ctx = context_in(temp.path());
+    for n in 0..1001 {
+        std::fs::write(temp.path().join(format!("f{n}")), "x").unwrap();
+    }
+    // `list_directory` and `grep` end with a line about the limit.
+    for (name, arguments, key, most, lines) in [
+        ("glob", json!({"pattern": "*"}), "match_limit_reached", 1000, 1000),
+        ("list_directory", json!({}), "entry_limit_reached", 500, 501),
+        ("grep", json!({"pattern": "x"}), "match_limit_reached", 100, 101),
+    ] {
+        let answer = call(&ctx, name, arguments).unwrap();
+        assert_eq!(answer.details[key], most, "{name}");
+        assert_eq!(answer.text.lines().count(), lines, "{name}");
+    }
+}
+
+// conforms 003-5.2, 003-9.5b, 003-9.5e
+#[test]
+fn each_tool_has_the_limits_of_the_table() {
+    for (name, characters, lines, keep) in [
+        ("read_file", 50_000, EVERY, Keep::HeadAndTail),
+        ("grep", 20_000, 200, Keep::Tail),
+        ("glob", 20_000, 500, Keep::Head),
+        ("edit_file", 10_000, EVERY, Keep::Tail),
+        ("apply_patch", 10_000, EVERY, Keep::Tail),
+        ("write_file", 1_000, EVERY, Keep::Tail),
+    ] {
+        let kind = KINDS.iter().find(|kind| kind.name == name).unwrap();
+        assert_eq!(kind.view, view(characters, lines, keep), "{name}");
+    }
+    let of_programs = crate::tools::output::PROGRAM_VIEW;
+    assert_eq!(of_programs, view(30_000, 256, Keep::HeadAndTail));
+}
+
 // proves FS-7
 #[test]
 fn a_patch_makes_no_file_with_the_name_of_a_directory() {
@@ -463,7 +527,7 @@ fn a_patch_makes_no_file_with_the_name_of_a_directory() {
     assert!(tree(temp.path()).is_empty());
 }
 
-// conforms 001-T9
+// conforms 001-T9, 001-D4
 #[test]
 fn the_list_lives_with_the_run() {
     let temp = tempfile::tempdir().unwrap();
@@ -481,6 +545,7 @@ fn the_list_lives_with_the_run() {
     assert!(text(&ctx, "todo_write", json!({"todos": [{"content": "a"}]})).starts_with("invalid"));
 }
 
+// conforms 001-U2
 #[test]
 fn a_call_ends_when_its_time_is_up_or_the_run_is_stopped() {
     let temp = tempfile::tempdir().unwrap();
@@ -495,4 +560,18 @@ fn a_call_ends_when_its_time_is_up_or_the_run_is_stopped() {
     cancel.cancel();
     let stopped = (kind.work)(arguments.as_object().unwrap(), &work).unwrap_err();
     assert_eq!((late.kind, stopped.kind), (ErrorKind::Timeout, ErrorKind::Interrupted));
+}
+
+// conforms 001-U2
+#[tokio::test]
+async fn a_stopped_run_ends_a_call_to_the_web() {
+    let temp = tempfile::tempdir().unwrap();
+    let tool = WebFetchTool::new(&Arc::new(context_in(temp.path()))).unwrap();
+    let arguments = json!({"url": "http://127.0.0.1:9/"});
+    let call = tool.prepare(arguments.as_object().unwrap()).unwrap();
+    let cancel = CancellationToken::new();
+    cancel.cancel();
+    let call_id = crate::domain::CallId::parse("c").unwrap();
+    let context = CallContext { call_id, cancel, lines_left: u64::MAX };
+    assert_eq!(tool.run(&call, &context).await.error_kind, Some(ErrorKind::Interrupted));
 }

@@ -44,6 +44,7 @@ fn read(rules: &PathRules, path: &str) -> Result<String, ErrorKind> {
 }
 
 // proves FS-1, FS-2, FS-3, FS-4, FS-5
+// conforms 000-6.4f, 000-6.4h, 000-S6.12
 #[test]
 fn what_is_opened_lies_where_it_may() {
     let tree = Tree::new();
