@@ -10,9 +10,17 @@ use serde_json::Value;
 
 use crate::text::escape::one_line;
 
+/// How the prompt of a run begins that nobody watches.
+const UNATTENDED: &str = "You are an agent that dutyd runs on a schedule, unattended, on a machine that matters. Nobody is watching and nobody will answer: never stop to ask a question. Decide with what you can find out, and state in the final answer what you could not find out.\n\n";
+
+/// How the prompt of a run begins to which a person is attached.
+const INTERACTIVE: &str = "You are an agent that a person runs with dutyd on a machine that matters. The person reads along and decides about calls that need approval. Your first answer without a call ends the run, so do not end it with a question: decide with what you can find out, and state in the final answer what you could not find out.\n\n";
+
 /// The facts that the prompt states about a run.
 #[derive(Debug, Clone)]
 pub struct PromptFacts<'a> {
+    /// Whether a person is attached to the run.
+    pub is_interactive: bool,
     /// The base prompt of the model family.
     pub base: &'a str,
     /// The name of the job.
@@ -85,7 +93,8 @@ pub struct SystemPrompt {
 /// Builds the system prompt of a run. Leaves `repository` and `recall` empty.
 #[must_use]
 pub fn system_prompt(facts: &PromptFacts<'_>) -> SystemPrompt {
-    let mut prompt = facts.base.to_owned();
+    let opening = if facts.is_interactive { INTERACTIVE } else { UNATTENDED };
+    let mut prompt = format!("{opening}{}", facts.base);
     let stable = prompt.len();
     let _ = write!(prompt, "\n<environment>\njob: {}\n", facts.job);
     if let Some(description) = facts.description {
@@ -215,7 +224,8 @@ mod tests {
             [ToolFacts { name: "scale".into(), category: "write".into(), conditions: None }];
         let schema = serde_json::json!({"type": "object"});
         let facts = PromptFacts {
-            base: "BASE Nobody watches.\n",
+            is_interactive: false,
+            base: "BASE\n",
             job: "watch",
             description: Some("Is all well?"),
             host: "web1",
@@ -234,7 +244,10 @@ mod tests {
             system_prompt: Some("Answer in German."),
         };
         let prompt = system_prompt(&facts);
-        assert_eq!(prompt.text.get(..prompt.stable), Some(facts.base));
+        let stable = prompt.text.get(..prompt.stable).unwrap();
+        assert!(stable.starts_with(UNATTENDED) && stable.ends_with(facts.base), "{stable}");
+        let attended = system_prompt(&PromptFacts { is_interactive: true, ..facts.clone() });
+        assert!(attended.text.starts_with(INTERACTIVE) && !attended.text.contains("unattended"));
         let layers = [
             "BASE",
             "<environment>",

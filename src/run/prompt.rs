@@ -42,6 +42,7 @@ pub(super) async fn prompt(
         _ => None,
     };
     let prompt = system_prompt(&PromptFacts {
+        is_interactive: spec.has_person,
         base: model.profile.prompt,
         job: spec.job.name.as_str(),
         description: spec.job.description.as_deref(),
@@ -66,6 +67,7 @@ pub(super) async fn prompt(
 /// Values of a system prompt that differ from run to run.
 #[derive(Debug, Default)]
 pub(super) struct HostFacts {
+    pub(super) is_interactive: bool,
     pub(super) host: String,
     pub(super) platform: String,
     pub(super) date: String,
@@ -94,6 +96,7 @@ pub(super) fn offline_prompt(
         (directory, None, String::new())
     };
     Some(system_prompt(&PromptFacts {
+        is_interactive: of_host.is_interactive,
         base: model.profile.prompt,
         job: job.name.as_str(),
         description: job.description.as_deref(),

@@ -267,6 +267,7 @@ async fn with_answers(
     let facts = offered(config, job, &paths, &host.environment, &[], has_person);
     let facts: Vec<_> = facts.into_iter().map(|(_, facts)| facts).collect();
     let of_host = HostFacts {
+        is_interactive: spec.has_person,
         host: host_name(),
         platform: super::prompt::platform(),
         date: super::prompt::date(config, job, host.clock.now()),

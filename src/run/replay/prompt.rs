@@ -116,7 +116,7 @@ fn today_prompt(
     tools: &[ToolFacts],
 ) -> Option<String> {
     let (config, host, redactor) = (replay.config, replay.host, &replay.redactor);
-    let of_host = HostFacts::default();
+    let of_host = HostFacts { is_interactive: run.start.interactive, ..HostFacts::default() };
     let prompt = offline_prompt(config, job, host, redactor, &of_host, tools, run.mode)?;
     Some(redactor.text(&configured_part(&prompt.text)).into_owned())
 }
