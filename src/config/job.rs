@@ -19,6 +19,7 @@ use serde_json::{Value, json};
 
 use super::raw::{RawCompaction, RawDefaults, RawJob, RawMode, RawOnCrash, RawUnanswered};
 use super::security::paths;
+use super::skill::SkillTools;
 use super::tool::Tool;
 use super::web::hosts;
 use super::{
@@ -123,8 +124,8 @@ pub struct Policy {
     pub approve: BTreeSet<String>,
     /// Tools that are denied even if another list names them.
     pub deny: BTreeSet<String>,
-    /// For each skill with `allowed-tools`: its name and the tools that it allows.
-    pub narrowed: Vec<(String, BTreeSet<String>)>,
+    /// For each skill that takes tools away: its name and the tools that it leaves.
+    pub narrowed: Vec<(String, SkillTools)>,
 }
 
 impl Policy {
@@ -359,7 +360,7 @@ impl Job {
         let skills = check.skills(raw.skills.as_deref().unwrap_or_default());
         policy.narrowed = skills
             .iter()
-            .filter_map(|skill| Some((skill.directory.clone(), skill.allowed_tools.clone()?)))
+            .filter_map(|skill| Some((skill.directory.clone(), skill.tools.clone()?)))
             .collect();
         check.closed_paths(working_dir.as_deref(), &allowed_paths, &policy);
         check.web(&policy, !allowed_domains.is_empty());
@@ -448,12 +449,11 @@ impl Policy {
         listed.chain(plain).collect()
     }
 
-    /// Returns the first of the job's skills whose `allowed-tools` exclude this tool.
+    /// Returns the first of the job's skills that takes this tool away.
     #[must_use]
     pub fn excluded_by_skill(&self, tool: &str) -> Option<&str> {
-        // No skill excludes the tool `skill`, so that the model can always read a skill again.
-        let mut excluding = self.narrowed.iter().filter(|(_, tools)| !tools.contains(tool));
-        excluding.next().filter(|_| tool != "skill").map(|(skill, _)| skill.as_str())
+        let mut excluding = self.narrowed.iter().filter(|(_, tools)| tools.exclude(tool));
+        excluding.next().map(|(skill, _)| skill.as_str())
     }
 
     /// Tells whether `read`, `write` or `admin` names this tool.
@@ -492,7 +492,7 @@ impl Policy {
             "admin": listed(&self.admin),
             "approve": self.approve,
             "deny": self.deny,
-            "skills": self.narrowed.iter().map(|(skill, tools)| json!({"skill": skill, "allowed_tools": tools})).collect::<Value>(),
+            "skills": self.narrowed.iter().map(|(skill, tools)| json!({"skill": skill, "allowed_tools": tools.allowed, "disallowed_tools": tools.disallowed})).collect::<Value>(),
         })
     }
 }

@@ -78,7 +78,7 @@ pub use script::{Script, ScriptCall, ScriptStep};
 pub use security::{SandboxMode, Security, ToolSandbox};
 pub(crate) use settings::is_hijacking;
 pub use settings::{LogFormat, LogRotation, LogSettings, Settings};
-pub use skill::Skill;
+pub use skill::{Skill, SkillTools};
 pub use starter::{STARTER_FILES, StarterFile};
 pub use tool::{Probe, Program, Tool};
 pub use web::{AllowedHost, WebSearch};

@@ -1,11 +1,12 @@
 //! Skills: `skills/NAME/SKILL.md` of the configuration directory, in the public format.
 //!
-//! A skill is text for the model. It never grants rights: its `allowed-tools` only take tools away.
+//! A skill is text for the model. It never grants rights: its `allowed-tools` and `disallowed-tools` only
+//! take tools away.
 //! *Source*: the Agent Skills specification (read 2026-11-22); `docs/design/config.md`.
 
 use std::collections::BTreeSet;
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::document::parse as parse_yaml;
 
@@ -15,8 +16,14 @@ const NAME: usize = 64;
 /// The maximum length of a description in characters, inclusive.
 const DESCRIPTION: usize = 1024;
 
+const ALLOWED: &str = "allowed-tools";
+const DISALLOWED: &str = "disallowed-tools";
+
 const KEYS: &[&str] =
-    &["name", "description", "license", "compatibility", "metadata", "allowed-tools"];
+    &["name", "description", "license", "compatibility", "metadata", ALLOWED, DISALLOWED];
+
+/// The tools that no skill takes away: the model can always read a skill again, and keep its list.
+const ALWAYS: &[&str] = &["skill", "todo_read", "todo_write"];
 
 /// Names that other agents use for our tools, in lower case.
 const OTHER_NAMES: &[(&str, &[&str])] = &[
@@ -43,17 +50,36 @@ pub struct Skill {
     pub description: String,
     /// The text after the frontmatter, for the model.
     pub body: String,
-    /// The tools that the skill allows, by our names; `None` allows all.
-    pub allowed_tools: Option<BTreeSet<String>>,
+    /// The tools that the skill leaves; `None` if it takes none away.
+    pub tools: Option<SkillTools>,
     /// Deviations from the public format, which are warnings.
     pub problems: Vec<String>,
+}
+
+/// The tools that a skill leaves, by our names.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct SkillTools {
+    /// Its `allowed-tools`; `None` allows all.
+    pub allowed: Option<BTreeSet<String>>,
+    /// Its `disallowed-tools`.
+    pub disallowed: BTreeSet<String>,
+}
+
+impl SkillTools {
+    /// Tells whether the skill takes this tool away.
+    #[must_use]
+    pub fn exclude(&self, tool: &str) -> bool {
+        let is_left = self.allowed.as_ref().is_none_or(|allowed| allowed.contains(tool));
+        !ALWAYS.contains(&tool) && (!is_left || self.disallowed.contains(tool))
+    }
 }
 
 impl Skill {
     /// Parses the text of a `SKILL.md`.
     ///
     /// *Errors*: the frontmatter is missing or cannot be read, lacks a description, or has an
-    /// `allowed-tools` that is neither a string nor a list, or has an entry that is not a name.
+    /// `allowed-tools` or `disallowed-tools` that is neither a string nor a list, or has an entry that is
+    /// not a name.
     pub fn parse(directory: &str, text: &str) -> Result<Self, String> {
         let text = text.strip_prefix('\u{feff}').unwrap_or(text).replace("\r\n", "\n");
         let rest = text.strip_prefix("---\n").ok_or("it does not begin with `---`")?;
@@ -87,33 +113,43 @@ impl Skill {
                 problems.push("metadata values are not all strings".to_owned());
             }
         }
-        let allowed_tools: Option<BTreeSet<String>> = match fields.get("allowed-tools") {
-            None => None,
-            Some(Value::String(names)) => Some(
-                names.split([' ', ',']).filter(|name| !name.is_empty()).map(own_name).collect(),
-            ),
-            Some(Value::Array(names)) => {
-                let problem = "allowed-tools is a list, the spec says a space separated string";
-                problems.push(problem.to_owned());
-                Some(names.iter().filter_map(Value::as_str).map(own_name).collect())
-            }
-            Some(_) => return Err("its `allowed-tools` is neither a string nor a list".to_owned()),
-        };
-        if let Some(name) = allowed_tools.iter().flatten().find(|name| is_pattern(name)) {
-            return Err(format!(
-                "`{name}` in its `allowed-tools` is not the name of a tool: write the name without a pattern or arguments, such as `Bash`"
-            ));
-        }
+        let allowed = tools(fields, ALLOWED, &mut problems)?;
+        let disallowed = tools(fields, DISALLOWED, &mut problems)?;
+        let takes_away = allowed.is_some() || disallowed.is_some();
+        let tools =
+            takes_away.then(|| SkillTools { allowed, disallowed: disallowed.unwrap_or_default() });
         let body = body.trim_start_matches('\n').to_owned();
-        Ok(Self {
-            directory: directory.to_owned(),
-            name,
-            description,
-            body,
-            allowed_tools,
-            problems,
-        })
+        Ok(Self { directory: directory.to_owned(), name, description, body, tools, problems })
     }
+}
+
+/// Returns the tools that a key lists, by our names; `None` without the key.
+///
+/// *Errors*: the value is neither a string nor a list, or an entry is not a name.
+fn tools(
+    fields: &Map<String, Value>,
+    key: &str,
+    problems: &mut Vec<String>,
+) -> Result<Option<BTreeSet<String>>, String> {
+    let names: BTreeSet<String> = match fields.get(key) {
+        None => return Ok(None),
+        Some(Value::String(names)) => {
+            names.split([' ', ',']).filter(|name| !name.is_empty()).map(own_name).collect()
+        }
+        Some(Value::Array(names)) => {
+            problems.push(format!("{key} is a list, the spec says a space separated string"));
+            let name = |name: &Value| name.as_str().map(own_name);
+            let names: Option<_> = names.iter().map(name).collect();
+            names.ok_or_else(|| format!("an entry of its `{key}` is not a name"))?
+        }
+        Some(_) => return Err(format!("its `{key}` is neither a string nor a list")),
+    };
+    if let Some(name) = names.iter().find(|name| is_pattern(name)) {
+        return Err(format!(
+            "`{name}` in its `{key}` is not the name of a tool: write the name without a pattern or arguments, such as `Bash`"
+        ));
+    }
+    Ok(Some(names))
 }
 
 fn name_problems(directory: &str, name: Option<&str>) -> Vec<String> {
@@ -192,12 +228,26 @@ mod tests {
     #[test]
     fn tools_are_known_by_other_names() {
         let text = "---\nname: a\ndescription: b\nallowed-tools: Bash Read own_tool\n---\n";
-        let allowed = Skill::parse("a", text).unwrap().allowed_tools.unwrap();
-        assert_eq!(allowed, ["bash", "own_tool", "read_file"].map(str::to_owned).into());
-        for wrong in ["Bash(git:*)", "Read, Bash(git add:*)", "[Bash(ls)]", "github__*"] {
-            let text = format!("---\nname: a\ndescription: b\nallowed-tools: {wrong}\n---\n");
-            assert!(Skill::parse("a", &text).unwrap_err().contains("allowed-tools"), "{wrong}");
+        let tools = Skill::parse("a", text).unwrap().tools.unwrap();
+        assert_eq!(
+            tools.allowed.unwrap(),
+            ["bash", "own_tool", "read_file"].map(str::to_owned).into()
+        );
+        for key in ["allowed-tools", "disallowed-tools"] {
+            for wrong in
+                ["Bash(git:*)", "Read, Bash(git add:*)", "[Bash(ls)]", "github__*", "[1]", "1"]
+            {
+                let text = format!("---\nname: a\ndescription: b\n{key}: {wrong}\n---\n");
+                assert!(Skill::parse("a", &text).unwrap_err().contains(key), "{wrong}");
+            }
         }
+        let text = "---\nname: a\ndescription: b\ndisallowed-tools: Bash, todo_write\n---\n";
+        let skill = Skill::parse("a", text).unwrap();
+        let tools = skill.tools.unwrap();
+        assert_eq!((tools.allowed.as_ref(), skill.problems.as_slice()), (None, [].as_slice()));
+        assert!(
+            tools.exclude("bash") && !tools.exclude("read_file") && !tools.exclude("todo_write")
+        );
         for wrong in [
             "",
             "---\n",

@@ -433,6 +433,7 @@ mod tests {
 
     use super::*;
     use crate::argv::{CommandLine, Declaration};
+    use crate::config::SkillTools;
     use crate::domain::ToolName;
 
     fn object(value: Value) -> Map<String, Value> {
@@ -612,17 +613,23 @@ mod tests {
         check(&rules, facts("reboot", Category::Admin), ("deny", "job_deny"));
     }
 
-    // conforms 004-1.5a
+    // conforms 004-1.5a, 004-1.5b
     #[test]
     fn skills_narrow() {
         let mut narrowed = policy();
-        let only = |tools: &[&str]| tools.iter().map(|tool| (*tool).to_owned()).collect();
+        let set = |tools: &[&str]| tools.iter().map(|tool| (*tool).to_owned()).collect();
+        let only = |tools| SkillTools { allowed: Some(set(tools)), ..SkillTools::default() };
         narrowed.narrowed = vec![("a".into(), only(&["df", "scale"])), ("b".into(), only(&["df"]))];
         check(&narrowed, facts("df", Category::Read), json!({}), ("allowed", Category::Read));
         check(&narrowed, facts("scale", Category::Write), json!({}), ("skill", Category::Write));
         check(&narrowed, facts("skill", Category::Read), json!({}), ("allowed", Category::Read));
         check(&narrowed, facts("apply", Category::Write), json!({}), ("category", Category::Write));
         assert!(!is_visible(&narrowed, "scale", Category::Write, false));
+        let without = SkillTools { disallowed: set(&["df", "skill"]), ..SkillTools::default() };
+        narrowed.narrowed = vec![("c".into(), without)];
+        check(&narrowed, facts("df", Category::Read), json!({}), ("skill", Category::Read));
+        check(&narrowed, facts("scale", Category::Write), json!({}), ("allowed", Category::Write));
+        check(&narrowed, facts("skill", Category::Read), json!({}), ("allowed", Category::Read));
     }
 
     // proves FS-1

@@ -225,7 +225,7 @@ fn skills_are_in_the_prompt_and_narrow_what_may_be_used() {
     assert!(is("skill", json!("not_found")).is_some(), "{ends:#?}");
     assert!(is("grep", json!("denied")).is_some(), "{ends:#?}");
     let shown = &events(&place, "session_start")[0]["tools"];
-    assert_eq!(shown, &json!(["read_file", "skill", "todo_read"]));
+    assert_eq!(shown, &json!(["read_file", "skill", "todo_read", "todo_write"]));
     assert_eq!(place.json(&["explain", "j", "grep"])["rule"], "skill");
     assert_eq!(events(&place, "session_start")[0]["policy"]["skills"][0]["skill"], "triage");
 }
