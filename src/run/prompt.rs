@@ -10,7 +10,7 @@ use super::project;
 use super::scope::RunScope;
 use super::tool_context::working_dir;
 use crate::agent::{PromptFacts, SystemPrompt, ToolFacts, Toolbox, system_prompt};
-use crate::config::{Autonomy, Config, Job, Mode, Model, OutputSchema};
+use crate::config::{Autonomy, Builtin, Config, Job, Mode, Model, OutputSchema};
 use crate::process::resolved;
 use crate::schedule::Schedule;
 use crate::text::redact::Redactor;
@@ -54,7 +54,7 @@ pub(super) async fn prompt(
         in_repository: root.is_some(),
         git: git.as_ref(),
         autonomy: autonomy(spec.job.policy.autonomy),
-        tools: &tools(&spec.job, toolbox),
+        tools: &tools(&spec.config, &spec.job, toolbox),
         documents: &ctx.redactor.text(documents),
         is_planned: spec.mode == Mode::Plan,
         skills: &skills(&spec.job),
@@ -168,11 +168,14 @@ fn autonomy(autonomy: Autonomy) -> &'static str {
     }
 }
 
-fn tools(job: &Job, toolbox: &Toolbox) -> Vec<ToolFacts> {
+fn tools(config: &Config, job: &Job, toolbox: &Toolbox) -> Vec<ToolFacts> {
     let listed = |name: &str| {
         let mut entries = job.policy.write.iter().chain(&job.policy.admin);
         entries.find(|entry| entry.tool.as_str() == name)
     };
+    // What an MCP server says of its tools is no part of the system prompt.
+    let is_described =
+        |name: &str| config.tools.contains_key(name) || Builtin::find(name).is_some();
     toolbox
         .offered()
         .iter()
@@ -182,6 +185,8 @@ fn tools(job: &Job, toolbox: &Toolbox) -> Vec<ToolFacts> {
                 .find(&definition.name)
                 .map(|tool| tool.category().to_string())
                 .unwrap_or_default(),
+            description: is_described(toolbox.canonical(&definition.name))
+                .then(|| ToolFacts::first_sentence(&definition.description)),
             conditions: listed(toolbox.canonical(&definition.name))
                 .and_then(|entry| entry.args.as_ref())
                 .map(|conditions| {

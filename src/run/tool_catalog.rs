@@ -411,7 +411,13 @@ pub(super) fn offered<'a>(
             }
             let conditions = conditions(tool, &shown);
             let category = tool.category().to_string();
-            Some((*tool, ToolFacts { name: shown.name, category, conditions }))
+            let description = match tool {
+                KnownTool::Mcp { .. } => None,
+                KnownTool::Declared(_) | KnownTool::Builtin(_) => {
+                    Some(ToolFacts::first_sentence(tool.description()))
+                }
+            };
+            Some((*tool, ToolFacts { name: shown.name, category, description, conditions }))
         })
         .collect();
     offered.sort_by(|(_, one), (_, other)| one.name.cmp(&other.name));
