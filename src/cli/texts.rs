@@ -28,6 +28,6 @@ pub(crate) async fn give(
     };
     let body = json!({"text": args.text});
     let taken: TakenText = daemon.client.post(&format!("/runs/{run_id}/{verb}"), &body).await?;
-    output::value(context.form, &taken, || format!("given to run {run_id}: {}\n", taken.taken))?;
+    output::value(context.form, &taken, || format!("given to run {run_id}:\n  {}\n", taken.taken))?;
     Ok(ExitCode::SUCCESS)
 }

@@ -153,7 +153,7 @@ fn a_run_takes_steering_with_its_next_request_and_a_follow_up_after_its_answer()
     assert_eq!(
         steered,
         format!(
-            "given to run {run_id}: the model gets it with its next request; calls that have not started are skipped\n"
+            "given to run {run_id}:\n  the model gets it with its next request; calls not yet started are skipped\n"
         )
     );
     let followed = bench.give("follow-up", "last", "And the disk?");

@@ -8,10 +8,9 @@ use crate::domain::{QueuedText, RunId, StopReason, TextError, TextKind};
 
 /// When a run takes a text, for people.
 const WITH_NEXT_REQUEST: &str =
-    "the model gets it with its next request; calls that have not started are skipped";
+    "the model gets it with its next request; calls not yet started are skipped";
 const AFTER_ANSWER: &str = "it is the next input once the model has answered the current one";
-const WITH_FIRST_REQUEST: &str =
-    "the run has not begun; the model gets it with the first request, after the task";
+const WITH_FIRST_REQUEST: &str = "the run has not begun; the model gets it after the task";
 const AFTER_TASK: &str = "the run has not begun; it is the next input after the task";
 const ONCE_CONTINUED: &str = "the run waits to continue, and takes it then";
 
